@@ -1,5 +1,6 @@
-"""What was slow in ranks of their own pace: each rank's steps against its own usual, and against
-the fastest class's.
+"""Causes of slowness in asynchronous ranks.
+
+Each rank's steps are compared with its own usual duration and with the fastest class's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class StackedSteps:
-    """All ranks' steps side by side, each rank's n-th in row n; S is the most that any took. What
-    is beyond a rank's last is not counted.
+    """Steps of all ranks side by side (a `LocalWork`): row n has the n-th step of each rank.
+
+    S is the greatest number of steps that any rank took. Rows beyond a rank's last step are not
+    counted.
     """
 
     seconds: FloatArray
@@ -42,12 +45,12 @@ class StackedSteps:
     counted: BoolArray
 
     def of_rank(self, rank: int) -> FloatArray:
-        """Seconds of each phase, [S, P]."""
+        """Return the seconds of each phase of a rank, [S, P]."""
         return self.seconds[:, rank]
 
 
 def stack_steps(rank_timelines: Sequence[RankTimeline]) -> StackedSteps:
-    """The work of all ranks, waiting excluded."""
+    """Stack the work of all ranks, without their waiting."""
     most = max(len(rank_timeline) for rank_timeline in rank_timelines)
     seconds = np.zeros((most, len(rank_timelines), PHASES))
     samples, counted = (
@@ -67,13 +70,14 @@ def find_async_causes(
     references: References,
     makespan_s: float,
 ) -> tuple[Cause, ...]:
-    """Causes of all ranks; their steps are indices into a rank's own.
+    """Return the causes of all ranks; first and last steps are indices into the rank's own steps.
 
     Args:
-        rank_timelines: of every rank.
-        work: theirs, side by side.
-        references: fitted to it.
-        makespan_s: ranks that spend under 1 % of it on a family have no cause there.
+        rank_timelines: timeline of every rank.
+        work: the same steps, side by side.
+        references: references fitted to `work`.
+        makespan_s: makespan of the run; a rank that spends under 1 % of it on a family has no
+            cause of that family.
     """
     found: list[Cause] = []
     drift = _measure_drift(rank_timelines, work, references, makespan_s)
@@ -110,7 +114,7 @@ def _build_series(
 
 
 class _DriftCurve:
-    """How much slower than usual three quarters of the ranks compute at a time (log)."""
+    """Slowdown (log) that three quarters of the ranks share at a time, against their usual."""
 
     def __init__(self, grid_s: FloatArray, drift: FloatArray) -> None:
         self._grid_s, self._drift = grid_s, drift
@@ -127,6 +131,7 @@ def _measure_drift(
 ) -> _DriftCurve:
     usable = [np.flatnonzero(work.counted[:, rank]) for rank in range(len(rank_timelines))]
     points = int(np.median([len(each) for each in usable]))
+    # Asynchronous ranks have no common steps, so their ratios are compared at common times.
     grid_s = np.linspace(0.0, makespan_s, max(points, 2))
     logs = [
         np.interp(
@@ -142,8 +147,10 @@ def _measure_drift(
 
 
 def transfer_s(rank_timeline: RankTimeline) -> FloatArray:
-    """What a rank stands still for data in each step, once it is sent, [N]: for messages of others,
-    or to and from a server.
+    """Return the seconds for which a rank waits for data in each step, [N].
+
+    Peer to peer, only the time after a message was sent counts. With a server, all communication
+    with it counts.
     """
     return (
         rank_timeline.message_s
@@ -153,7 +160,7 @@ def transfer_s(rank_timeline: RankTimeline) -> FloatArray:
 
 
 def usual_transfer_s(rank_timeline: RankTimeline) -> float:
-    """The same in a usual step that has any."""
+    """Return the median of `transfer_s` over the steps that have any, outside warm-up."""
     seconds = transfer_s(rank_timeline)[~rank_timeline.warm_up]
     return float(np.median(seconds[seconds > 0])) if (seconds > 0).any() else 0.0
 
@@ -165,8 +172,10 @@ def _add_transfer_causes(
     rank: int,
     makespan_s: float,
 ) -> list[Cause]:
-    """Slow intervals of a rank's transfers; one that comes with the rank's slow compute is charged
-    to that (see `find_transfer_causes`).
+    """Add the slow intervals of a rank's transfers to its causes.
+
+    An interval that coincides with slow compute of the same rank is charged to that cause instead
+    (see `find_transfer_causes`).
     """
     usable = np.flatnonzero(counted & (transfer_s(rank_timeline) > 0))
     seconds = transfer_s(rank_timeline)[usable]

@@ -1,4 +1,4 @@
-"""A cause: something slow, somewhere, for some steps, before it is priced."""
+"""Cause of a slowdown: one slow interval of a rank, link or collective, without its cost."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from laggard.core.run_schema import StragglerFamily, StragglerKind
 
 @dataclass(frozen=True)
 class Cause:
-    """One slow interval. Steps are indices into the timeline, inclusive.
+    """One slow interval; its steps are indices into the timeline, both ends inclusive.
 
     Attributes:
-        family: name of the family, an entry of `FAMILIES`.
-        kind: deterministic (against the fleet, all run long) or dynamic (against its own baseline).
-        rank: whose; None for a collective.
+        family: name of the family, a key of `FAMILIES`.
+        kind: `deterministic` (slower than the fleet throughout the run) or `dynamic` (temporarily
+            slower than the rank's own baseline).
+        rank: the slow rank; None for a collective or a link.
         first: first slow step.
         last: last slow step.
-        slowdown: median ratio over the interval.
+        slowdown: median ratio of measured to expected duration over the interval.
         confidence: probability that the true ratio is at least 1.10.
-        baseline: log ratio of the rank's (or collective's) normal to its own reference.
-        link: the link that the kernels' counters name, for the network.
-        link_busy_s: deterministic links: busy seconds per step.
-        link_needed_s: what they would be at the reference rate.
+        baseline: log ratio of the rank's (or collective's) normal level to its own reference.
+        link: (source host, destination host) of the slow link according to the kernels' TCP
+            counters; None if unknown.
+        link_busy_s: busy seconds per step of a deterministic link.
+        link_needed_s: busy seconds per step that this link would need at the reference rate.
         link_others_busy_s: busy seconds per step of the busiest link that is not slow.
-        burdens_transfer: transfers slow down with this rank's compute (a starved host reduces
-            slowly).
+        burdens_transfer: first and last step of the slow transfers that this rank's slow compute
+            causes (a starved host reduces slowly); None if there are none.
     """
 
     family: StragglerFamily
@@ -48,20 +50,20 @@ class Cause:
 
     @property
     def spec(self) -> FamilySpec:
-        """Its family."""
+        """Return the specification of the cause's family."""
         return FAMILIES[self.family]
 
     def covers(self, steps: int) -> BoolArray:
-        """Which of `steps` steps it acts on, [steps]."""
+        """Return a mask of the steps that the cause acts on, [steps]."""
         index = np.arange(steps)
         acts: BoolArray = (index >= self.first) & (index <= self.last)
         return acts
 
     @property
     def length(self) -> int:
-        """Steps from first to last."""
+        """Return the number of steps from first to last, both included."""
         return self.last - self.first + 1
 
     def overlap(self, first: int, last: int) -> int:
-        """Steps shared with [first, last]."""
+        """Return the number of steps that the cause shares with [first, last]."""
         return max(0, min(self.last, last) - max(self.first, first) + 1)

@@ -1,4 +1,4 @@
-"""The families of slow work: what belongs to each, how it behaves, and the verbs it is named with.
+"""Families of slow work: the phases, behavior and verbs of each.
 
 Detection, replay, sentences and figures read this table instead of naming families.
 """
@@ -17,14 +17,16 @@ class FamilySpec:
     """One family of slow work.
 
     Attributes:
-        name: its name in findings and alarms.
-        phases: phases of a rank's own work that belong to it; none where transfers do.
-        finding_verbs: present tense in a finding's sentence, for one host and for several.
+        name: name of the family in findings and alarms.
+        phases: phases of a rank's own work that belong to the family; empty if it concerns
+            transfers.
+        finding_verbs: present tense of the verb in a finding's sentence, for one host and for
+            several.
         finding_past: past tense of the same verb.
-        alarm_verbs: present tense in an alarm, for one host and for several.
-        uses_processor: whether it follows the host's compute speed: it drifts with the machine, and
-            a host that is slow in it also transfers slowly.
-        uses_links: whether links are slow in it, not hosts.
+        alarm_verbs: present tense of the verb in an alarm, for one host and for several.
+        uses_processor: whether the family depends on the host's compute speed. Such work drifts
+            with the machine, and a host that is slow in it also transfers slowly.
+        uses_links: whether links are slow in this family instead of hosts.
     """
 
     name: StragglerFamily
@@ -37,7 +39,7 @@ class FamilySpec:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """Codes of its phases in the tables."""
+        """Return the codes of the family's phases in the tables."""
         return tuple(phase.code for phase in self.phases)
 
 
@@ -69,4 +71,4 @@ FAMILIES: Mapping[StragglerFamily, FamilySpec] = {
     each.name: each for each in (COMPUTE, NETWORK, STORAGE)
 }
 LOCAL_FAMILIES = tuple(each for each in FAMILIES.values() if each.phases)
-"""Families of what ranks do by themselves."""
+"""Families of work that ranks do without communication."""

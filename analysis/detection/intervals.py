@@ -1,9 +1,8 @@
-"""Slow intervals of one series of log ratios: change points, levels, and which of them are too slow
-for too long.
+"""Slow intervals of one series of log ratios: change points, levels and thresholds.
 
-Change points by kernel change-point detection (Arlot, Celisse and Harchaoui, JMLR 2019; linear
-kernel, as implemented by ruptures, penalty 4 ln n on the series in units of its noise). Spikes are
-clipped first, so that heavy tails are no changes.
+Change points come from kernel change-point detection (Arlot, Celisse and Harchaoui, JMLR 2019)
+with the linear kernel, as implemented by ruptures. The penalty is 4 ln n on the series in units of
+its noise. Spikes are clipped first, so that heavy tails do not appear as changes.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import numpy as np
 
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 
+# The definition of slow: the ratio, for so many steps, with such a robust z.
 MIN_RATIO = 1.10
 MIN_STEPS = 10
 MIN_Z = 3.5
@@ -23,15 +23,20 @@ MIN_SCALE = 0.02
 MERGE_RATIO = 0.5
 CLIP_SIGMAS = 3.0
 MEDIAN_WINDOW = 9
+# Change points are searched in chunks of this many steps. A chunk's border counts as a change
+# point too; adjacent slow segments are joined later.
 _CHUNK = 4000
+# Of a normal distribution: standard deviation over median absolute deviation, and the distance
+# from the median to a quartile in standard deviations.
 _TO_SIGMA = 1.4826
 _QUARTILE_SIGMAS = 0.6745
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps [first, last] (indices, inclusive) at one level (median log ratio), with their lower
-    quartile.
+    """Steps [first, last] (indices, inclusive) at one level.
+
+    `level` is the median log ratio of the steps, `quartile` their lower quartile.
     """
 
     first: int
@@ -41,22 +46,21 @@ class Segment:
 
     @property
     def length(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True)
 class Levels:
-    """A series cut into segments, and how far a median of its steps strays from its segment's
-    level.
+    """Segments of a series, and the error of a median of its steps.
 
     Attributes:
-        segments: they cover the series.
-        sigma: noise from step to step.
-        jitter: standard error of a ten-step median from noise that is independent from step to
+        segments: consecutive segments that cover the series.
+        sigma: standard deviation of the noise from step to step.
+        jitter: standard error of a ten-step median due to noise that is independent from step to
             step.
-        wander: the rest of ten-step medians' scatter, which does not average out over longer
-            intervals; 2 % or more.
+        wander: remaining scatter of ten-step medians, which does not average out over longer
+            intervals; at least 2 %.
     """
 
     segments: tuple[Segment, ...]
@@ -65,16 +69,19 @@ class Levels:
     wander: float
 
     def error(self, length: int) -> float:
-        """Standard error of the median (log) of an interval of `length` steps."""
+        """Return the standard error of the median (log) of an interval of `length` steps."""
         return math.hypot(self.jitter * math.sqrt(MIN_STEPS / max(length, 1)), self.wander)
 
     def z(self, part: Segment, baseline: float) -> float:
-        """Robust z of an interval: its distance to the baseline over its error."""
+        """Return the robust z of an interval: its distance to the baseline over its error."""
         return (part.level - baseline) / self.error(part.length)
 
     def confidence(self, excess: float, length: int) -> float:
-        """Probability that a ratio measured as `exp(excess)` over `length` steps truly is 1.10 or
-        more, errors being normal.
+        """Return the probability that the true ratio of an interval is 1.10 or more.
+
+        Args:
+            excess: measured log ratio.
+            length: number of steps over which it was measured; errors are taken as normal.
         """
         return 0.5 * (
             1.0 + math.erf((excess - math.log(MIN_RATIO)) / self.error(length) / math.sqrt(2.0))
@@ -82,14 +89,16 @@ class Levels:
 
 
 def measure_segment(values: FloatArray, first: int, last: int) -> Segment:
-    """The level of steps [first, last] of a series."""
+    """Return the segment of steps [first, last] of a series."""
     quartile, level = np.quantile(values[first : last + 1], (0.25, 0.5))
     return Segment(first, last, float(level), float(quartile))
 
 
 def running_median(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
-    """Centred running median; beyond the ends the series is mirrored (one value repeated there
-    would be the median by itself).
+    """Return the centered running median of a series.
+
+    The series is mirrored beyond its ends. Repeating the end value instead would make it the
+    median there.
     """
     half = window // 2
     padded = np.pad(values, half, mode="reflect")
@@ -99,7 +108,7 @@ def running_median(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArra
 
 
 def running_mean(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
-    """Centred running mean; at the ends of those that there are."""
+    """Return the centered running mean of a series; windows are cut at its ends."""
     half = window // 2
     sums = np.concatenate([[0.0], np.cumsum(values)])
     at = np.arange(len(values))
@@ -109,8 +118,9 @@ def running_mean(values: FloatArray, window: int = MEDIAN_WINDOW) -> FloatArray:
 
 
 def estimate_noise_sigma(values: FloatArray) -> float:
-    """Standard deviation of step-to-step noise from first differences, so that changes of level do
-    not count.
+    """Return the standard deviation of step-to-step noise, at least 0.001.
+
+    First differences are used, so changes of level do not count.
     """
     if len(values) < 2:
         return MIN_SCALE
@@ -118,13 +128,14 @@ def estimate_noise_sigma(values: FloatArray) -> float:
 
 
 def segment_series(values: FloatArray) -> Levels:
-    """Cuts a series of log ratios where its level changes.
+    """Cut a series of log ratios where its level changes.
 
     Args:
         values: log ratio per step, [N], without gaps.
 
     Returns:
-        Segments of at least ten steps that cover the series, and its noise.
+        Segments that cover the series, and its noise. Change points are at least ten steps apart
+        before they are refined.
     """
     sigma = estimate_noise_sigma(values)
     smooth = running_median(values)
@@ -138,8 +149,18 @@ def segment_series(values: FloatArray) -> Levels:
 
 
 def refine_bounds(values: FloatArray, bounds: list[int]) -> list[int]:
-    """Moves each change to where the absolute deviations from the levels beside it are least
-    (spikes count as one change).
+    """Move each change point to where the absolute deviations from adjacent levels are least.
+
+    A deviation counts at most as much as the step between the two levels, so a spike cannot
+    attract a bound.
+
+    Args:
+        values: log ratio per step, [N].
+        bounds: ascending bounds of the segments, including the ends of the examined part.
+
+    Returns:
+        The bounds; the first and the last are unchanged. A bound moves by at most `MEDIAN_WINDOW`
+        steps and half a segment.
     """
     moved = list(bounds)
     for index in range(1, len(bounds) - 1):
@@ -164,6 +185,7 @@ def _find_change_points(values: FloatArray) -> list[int]:
     from ruptures import KernelCPD
 
     count = len(values)
+    # The values are in units of the noise, so this is the penalty of the module's description.
     penalty = 4.0 * math.log(max(count, 2))
     points: list[int] = []
     for begin in range(0, count, _CHUNK):
@@ -177,7 +199,7 @@ def _find_change_points(values: FloatArray) -> list[int]:
 
 
 def _estimate_scatter(values: FloatArray, segments: tuple[Segment, ...]) -> float:
-    """Robust standard deviation of ten-step medians about their segments' levels."""
+    """Return the robust standard deviation of ten-step medians about their segments' levels."""
     tens = [part.length // MIN_STEPS for part in segments]
     if sum(tens) < 3:
         return 0.0
@@ -192,16 +214,15 @@ def _estimate_scatter(values: FloatArray, segments: tuple[Segment, ...]) -> floa
 
 
 def find_baseline_level(levels: Levels, at_normal: float | None = None) -> float:
-    """The level a series is at when nothing is wrong: the fastest that it kept for a third of the
-    steps or more.
+    """Return the normal level of a series: the fastest one that it kept for a third of the steps.
 
     Args:
-        levels: the segments.
-        at_normal: a level known to be normal; segments within 10 % of it are then enough if they
-            last a tenth of the steps.
+        levels: segments of the series.
+        at_normal: level known to be normal. Segments below 1.10 times this level then suffice if
+            they last for a tenth of the steps, and for at least ten steps.
 
     Returns:
-        A log ratio: the faster of both.
+        A log ratio; the faster one if both rules apply.
     """
     ordered = sorted(levels.segments, key=lambda part: part.level)
     total = sum(part.length for part in ordered)
@@ -215,17 +236,19 @@ def find_baseline_level(levels: Levels, at_normal: float | None = None) -> float
 
 
 def find_slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> tuple[Segment, ...]:
-    """Runs of slow segments: ratio >= 1.10 against the baseline, ten steps or more, robust z >=
-    3.5, steadily so.
+    """Return the intervals that are slow by the definition.
+
+    Slow means a ratio of at least 1.10 to the baseline, for at least ten steps, with a robust z of
+    at least 3.5, and steadily (see `is_steadily_raised`).
 
     Args:
-        values: the series that `levels` was cut from.
-        levels: its segments.
-        baseline: log ratio of normal.
+        values: series that `levels` was cut from.
+        levels: segments of the series.
+        baseline: log ratio of the normal level.
 
     Returns:
-        Maximal runs of adjacent slow segments whose slowness (in log) is within a factor of two;
-        the level is their median.
+        Maximal runs of adjacent slow segments whose slowness (in log) is within a factor of two.
+        The level of a run is the median of its steps.
     """
     runs: list[tuple[int, int]] = []
     before = -math.inf
@@ -247,6 +270,7 @@ def find_slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> 
             last + 1,
             min(last + 1 + 2 * MIN_STEPS, len(values)),
         ]
+
         _, begin, end, _ = refine_bounds(values, bounds)
         if end > begin:
             found.append(measure_segment(values, begin, end - 1))
@@ -254,20 +278,20 @@ def find_slow_intervals(values: FloatArray, levels: Levels, baseline: float) -> 
 
 
 def is_raised(part: Segment, levels: Levels, baseline: float) -> bool:
-    """Whether a segment's median is slow: ratio >= 1.10 and robust z >= 3.5."""
+    """Return whether a segment's median is slow: ratio >= 1.10 and robust z >= 3.5."""
     return part.level - baseline >= math.log(MIN_RATIO) and levels.z(part, baseline) >= MIN_Z
 
 
 def is_slow(part: Segment, levels: Levels, baseline: float) -> bool:
-    """Whether an interval is slow by the definition: long enough to be one, and steadily so."""
+    """Return whether an interval is slow by the definition: ten steps or more, steadily raised."""
     return part.length >= MIN_STEPS and is_steadily_raised(part, levels, baseline)
 
 
 def is_steadily_raised(part: Segment, levels: Levels, baseline: float) -> bool:
-    """Whether an interval of any length is slow all through.
+    """Return whether an interval of any length is slow throughout.
 
-    Steady: three quarters of its steps are at least half as slow (in log) as its median, give or
-    take the noise. A few spikes that happen to fall into ten steps are not.
+    It is, if three quarters of its steps are at least half as slow (in log) as its median, within
+    the noise. A few spikes within ten steps do not fulfill this.
     """
     steady = (
         part.quartile - baseline >= (part.level - baseline) / 2.0 - _QUARTILE_SIGMAS * levels.sigma
@@ -276,19 +300,22 @@ def is_steadily_raised(part: Segment, levels: Levels, baseline: float) -> bool:
 
 
 def estimate_shared_drift(logs: FloatArray) -> FloatArray:
-    """What slows (or speeds) at least three quarters of the ranks at once: the machine under them,
-    not a rank.
+    """Return the slowdown (or speedup) that at least three quarters of the ranks share, in log.
 
-    Each rank is held against what it did at least as fast for a third of the steps, not against its
-    median: ranks that are slow for most of the run would else seem to speed up, together, in the
-    rest of it. And it is smoothed before it is compared with the others: the quartile of what
-    jitters moves with the jitter when some of the ranks are slow.
+    Such a change comes from the machine under the ranks, not from a rank. Two details matter:
+
+    - Each rank is compared with the level that it reached or undercut in a third of the steps, not
+      with its median. Otherwise ranks that are slow for most of the run would seem to speed up
+      together in the rest of it.
+    - Each rank is smoothed before ranks are compared. The quartile of jittering values would move
+      with the jitter if some of the ranks are slow.
 
     Args:
-        logs: log ratio to each rank's own usual, [N, W].
+        logs: log ratio to each rank's own usual duration, [N, W].
 
     Returns:
-        Lower quartile over the ranks, smoothed, its median taken out, [N]; 0 for a single rank.
+        Smoothed lower quartile over the ranks minus its median, [N]; 0 for a single rank or fewer
+        than nine steps.
     """
     if logs.shape[1] < 2 or len(logs) < MEDIAN_WINDOW:
         return np.zeros(len(logs))
@@ -306,7 +333,7 @@ def _compute_weighted_median(parts: list[Segment]) -> float:
 
 
 def to_mask(intervals: tuple[Segment, ...], length: int) -> BoolArray:
-    """Which steps the intervals cover, [length]."""
+    """Return a mask of the steps that the intervals cover, [length]."""
     mask = np.zeros(length, dtype=np.bool_)
     for part in intervals:
         mask[part.first : part.last + 1] = True

@@ -1,8 +1,9 @@
-"""What the kernels' TCP counters say of each link: the only evidence that names one.
+"""Speed of every link according to the kernels' TCP counters.
 
-A collective slows everyone alike, so spans cannot tell which link held it up. But a link that keeps
-up is idle while it waits for its peers, so bytes over *busy* time (unacknowledged data outstanding,
-receiver not the limit) is each link's own rate.
+Only these counters can name a link. A collective slows all ranks alike, so spans cannot tell which
+link delayed it. But a link that keeps up is idle while it waits for its peers. Bytes divided by
+*busy* time (data is unacknowledged and the receiver is not the limit) are therefore each link's
+own rate.
 """
 
 from __future__ import annotations
@@ -17,21 +18,25 @@ from laggard.analysis.detection.intervals import MIN_Z
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, LinkColumns
 from laggard.analysis.tables.load_run import RankHost
 
+# A connection with less of the busiest pair's bytes, or fewer samples, is not measured.
 MIN_SHARE_OF_BYTES = 0.25
 MIN_SAMPLES = 5
+# Rules for naming the link that delayed a transfer: its rate must have fallen by this factor, it
+# must account for this share of the excess (busy time or round trips), and it must lead the next
+# tier pair by this ratio.
 MIN_NAMED_SLOWDOWN = 1.1
 MIN_BUSY_BLAME = 0.7
 MIN_RTT_BLAME = 0.4
 MIN_LEAD_RATIO = 1.25
 MIN_RTT_RATIO = 1.3
 MIN_SCATTER = 0.05
-"""Of equal links: in runs on level links their rates, and what they reached, differ by up to a
-tenth."""
+"""Least scatter of equal links, in log. In runs on equal links, their rates and peak rates
+differ by up to a tenth."""
 
 
 @dataclass(frozen=True)
 class SampleWindow:
-    """Some time: which link samples fall into it, [N], and how many steps."""
+    """Part of a run: a mask of its link samples, [N], and its number of steps."""
 
     rows: BoolArray
     steps: int
@@ -39,17 +44,17 @@ class SampleWindow:
 
 @dataclass(frozen=True)
 class Link:
-    """One direction between two hosts during some time.
+    """One direction between two hosts during part of a run.
 
     Attributes:
         src: sending host.
         dst: receiving host.
-        rate_mbps: bytes acknowledged over busy time.
+        rate_mbps: acknowledged bytes divided by busy time.
         busy_s: busy seconds.
-        delivery_mbps: upper quartile of the kernel's delivery rate where the application was not
-            the limit (NaN: never).
-        peak_mbps: upper decile of the delivery rate whatever the limit: it can carry at least
-            that.
+        delivery_mbps: upper quartile of the kernel's delivery rate while the application was not
+            the limit; NaN if it always was.
+        peak_mbps: upper decile of the delivery rate under any limit; the link can carry at least
+            this.
         rtt_ms: median smoothed round trip.
         min_rtt_ms: least round trip, which queues and delayed acknowledgements do not lengthen.
     """
@@ -65,21 +70,21 @@ class Link:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """(src, dst)."""
+        """Return (src, dst)."""
         return (self.src, self.dst)
 
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A link that is slower than it was, or than the fastest class of links.
+    """Link that is slower than the fastest class of links.
 
     Attributes:
-        ends: (src, dst); of several links alike in a tier pair, the slowest.
-        tiers: their tiers, in alphabetical order.
-        slowdown: ratio of rates.
-        busy_s: its busy seconds.
+        ends: (src, dst) of the slowest link of its tier pair.
+        tiers: tiers of the ends, in alphabetical order.
+        slowdown: ratio of the reference rate to the link's rate.
+        busy_s: busy seconds of the link.
         needed_s: busy seconds that it would have needed at the reference rate.
-        z: robust z of the slowdown against the scatter of the links it is compared with.
+        z: robust z of the slowdown against the scatter of the reference links.
     """
 
     ends: tuple[str, str]
@@ -91,14 +96,18 @@ class SlowLink:
 
     @property
     def confidence(self) -> float:
-        """Probability that its z is at least what makes a link slow."""
+        """Return the probability that the true z reaches the threshold of a slow link."""
         return 0.5 * (1.0 + math.erf((self.z - MIN_Z) / math.sqrt(2.0)))
 
 
 @dataclass(frozen=True)
 class SlowLinks:
-    """Links slow all along, the busiest of those that are not (seconds), and the tiers of the
-    fastest class; None where there were none to compare.
+    """Links that are slow throughout the run.
+
+    Attributes:
+        links: slowest link of each slow tier pair.
+        others_busy_s: busy seconds of the busiest link in the other tier pairs.
+        fleet: tiers of the fastest class; None if there were fewer than two links to compare.
     """
 
     links: tuple[SlowLink, ...]
@@ -107,15 +116,16 @@ class SlowLinks:
 
 
 def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
-    """Measures every connection that carried a good part of the traffic.
+    """Measure every connection that carried a substantial part of the traffic.
 
     Args:
         links: TCP samples.
-        during: which rows count, [N]; counters advance only between two rows in a row that both
-            count.
+        during: mask of the rows that count, [N]. Counters advance only between two consecutive
+            rows of a connection that both count.
 
     Returns:
-        One entry per ordered host pair with at least a quarter of the busiest pair's bytes.
+        One entry per ordered host pair with at least a quarter of the busiest pair's bytes and at
+        least five samples.
     """
     if not len(links):
         return ()
@@ -142,6 +152,7 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
         rate_mbps = float(carried[index] * 8e-6 / busy[index])
         peak_mbps = float(np.quantile(table.delivery_rate_mbps[rows], 0.9))
         min_rtt_ms = float(np.median(table.min_rtt_us[rows])) / 1e3
+        # Connections of a host with itself do not use the emulated network.
         if src != dst:
             delivery_mbps = _compute_delivery_mbps(table, rows)
             rtt_ms = float(np.median(table.rtt_us[rows])) / 1e3
@@ -161,7 +172,10 @@ def measure_links(links: LinkColumns, during: BoolArray) -> tuple[Link, ...]:
 
 
 def sum_carried_bytes(links: LinkColumns) -> dict[tuple[str, str], float]:
-    """Bytes that were acknowledged, by (from, to)."""
+    """Return the acknowledged bytes by (source host, destination host).
+
+    Counters are cumulative per connection, so the greatest value of each port pair counts.
+    """
     carried: dict[tuple[str, str], float] = {}
     keys = np.column_stack([links.src_port, links.dst_port])
     for src, dst in {*zip(links.src.tolist(), links.dst.tolist(), strict=True)}:
@@ -175,8 +189,10 @@ def sum_carried_bytes(links: LinkColumns) -> dict[tuple[str, str], float]:
 
 
 def _compute_increments(counter: IntArray, counted: BoolArray) -> FloatArray:
-    """How far a cumulative counter got since the row before; 0 where that row is another
-    connection's.
+    """Return the advance of a cumulative counter since the previous row.
+
+    It is 0 where `counted` is false: the previous row belongs to another connection, or does not
+    count.
     """
     step = np.diff(counter, prepend=counter[:1])
     return np.where(counted, np.maximum(step, 0), 0).astype(np.float64)
@@ -185,6 +201,7 @@ def _compute_increments(counter: IntArray, counted: BoolArray) -> FloatArray:
 def _compute_busy_us(table: LinkColumns, counted: BoolArray) -> FloatArray:
     limited = _compute_increments(table.rwnd_limited_us, counted)
     busy = _compute_increments(table.busy_us, counted)
+    # The floor keeps the busy time positive if the receiver was the limit nearly all the time.
     return np.maximum(busy - limited, 0.1 * busy)
 
 
@@ -194,7 +211,7 @@ def _compute_delivery_mbps(table: LinkColumns, rows: BoolArray) -> float:
 
 
 def get_tier_pair(ends: tuple[str, str], tiers: Mapping[str, str]) -> tuple[str, str]:
-    """The tiers of a link's ends, in alphabetical order."""
+    """Return the tiers of a link's ends, alphabetically; an unknown host is its own tier."""
     first, second = sorted(tiers.get(end, end) for end in ends)
     return (first, second)
 
@@ -206,23 +223,25 @@ def find_changed_link(
     excess_s: float,
     hosts: tuple[RankHost, ...],
 ) -> tuple[str, str] | None:
-    """The link that held up the collectives of an interval, if one tier pair stands out.
+    """Return the link that delayed the collectives of an interval, if one tier pair stands out.
 
-    A link that holds up a ring is busy longer by what the collective takes longer; its round trip
-    may show it, too. Others are only grazed (acknowledgements delayed by peers that wait), which is
-    why seconds are compared, not ratios.
+    The slow link of a ring is busy longer by the excess of the collective. Its round trip may show
+    the excess, too. Other links change only slightly (peers that wait delay their
+    acknowledgements), so seconds are compared instead of ratios.
 
     Args:
         links: TCP samples.
-        inside: the interval.
-        outside: what to compare with.
-        excess_s: how much longer a step's transfer took than usual.
-        hosts: the ranks' hosts, for their tiers.
+        inside: the slow interval.
+        outside: part of the run to compare with.
+        excess_s: seconds by which a step's transfer took longer than usual.
+        hosts: hosts of the ranks, for their tiers.
 
     Returns:
         (src, dst) of the tier pair's link that changed most, or None.
     """
     changes = _compare_links(links, inside, outside)
+    # A ring all-reduce of W ranks passes 2 (W - 1) messages in sequence, each of which the longer
+    # round trip delays.
     hops = 2 * max(len(hosts) - 1, 1)
     by_busy = [(change.busy_s / excess_s, change.link) for change in changes]
     by_rtt = [(change.rtt_s * hops / excess_s, change.link) for change in changes]
@@ -233,8 +252,9 @@ def find_changed_link(
 
 @dataclass(frozen=True)
 class _LinkDifference:
-    """How much busier (seconds per step) and farther (seconds per round trip) a link was inside
-    than outside.
+    """Difference of a link inside and outside an interval.
+
+    `busy_s` is in busy seconds per step, `rtt_s` in seconds per round trip.
     """
 
     link: Link
@@ -258,8 +278,10 @@ def _compare_links(
 def _find_leader(
     scores: list[tuple[float, Link]], least: float, hosts: tuple[RankHost, ...]
 ) -> tuple[str, str] | None:
-    """The link of the tier pair with the highest score, if high enough and clearly above the next
-    pair's.
+    """Return the link of the tier pair with the highest score.
+
+    The score must reach `least` and exceed the next pair's by `MIN_LEAD_RATIO`; else the result is
+    None.
     """
     tiers = {host.host: host.tier for host in hosts}
     best: dict[tuple[str, str], tuple[float, Link]] = {}
@@ -281,8 +303,9 @@ def has_changed_link(
     excess_s: float,
     hosts: tuple[RankHost, ...],
 ) -> bool:
-    """Whether some link changed enough to account for the interval's excess (arguments as
-    `find_changed_link`).
+    """Return whether any link changed enough to explain the interval's excess.
+
+    The arguments are those of `find_changed_link`.
     """
     hops = 2 * max(len(hosts) - 1, 1)
     return any(
@@ -293,18 +316,24 @@ def has_changed_link(
 
 
 def find_slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, str]) -> SlowLinks:
-    """Links that are slower than the fastest class of links all along.
+    """Find the links that are slower than the fastest class of links throughout the run.
 
-    A class is a tier pair; its rate is the median of its links'. The reference is the fastest class
-    between tiers (a tier's own network is no measure for what lies between tiers) or, where only
-    one tier is, the fastest there is. Slow is, by bytes over busy time, farther below that class
-    than its links are from each other (robust z >= 3.5), confirmed by what it reached at best, as
-    far below, or by the least round trip (1.3x): delayed acknowledgements lengthen busy time.
+    A class is a tier pair, and its rate is the median of its links' rates. The reference is the
+    fastest class between two tiers; a network inside a tier is no measure for links between tiers.
+    If all links are inside tiers, the fastest of those classes is the reference.
+
+    A link is slow if both conditions hold:
+
+    - Its rate (bytes over busy time) is below the reference by a robust z of at least 3.5, in
+      units of the scatter of the reference class.
+    - Its peak delivery rate is below those of the reference by the same z, or its least round trip
+      is at least 1.3 times as long. This excludes links whose busy time only delayed
+      acknowledgements lengthen.
 
     Args:
         links: TCP samples.
-        usual: rows outside any dynamic interval, [N].
-        tiers: of every host.
+        usual: mask of the rows outside all dynamic intervals, [N].
+        tiers: tier of every host.
 
     Returns:
         The slowest link of each tier pair that has slow ones.
@@ -335,7 +364,7 @@ def find_slow_links(links: LinkColumns, usual: BoolArray, tiers: Mapping[str, st
 
 
 def _is_confirmed(link: Link, fleet: list[Link]) -> bool:
-    """Whether the kernel's own rate, or the least round trip, says so too."""
+    """Return whether the kernel's delivery rate or the least round trip also shows a slow link."""
     min_rtt_ms = float(np.median([m.min_rtt_ms for m in fleet]))
     slower = (
         not np.isnan(link.delivery_mbps)
@@ -345,8 +374,9 @@ def _is_confirmed(link: Link, fleet: list[Link]) -> bool:
 
 
 def _compute_z(fleet: list[float], rate: float) -> float:
-    """How far a rate is below the median of a class (log), in units of the class's scatter (no less
-    than 5 %).
+    """Return the distance of a rate below the median of a class, in units of the class's scatter.
+
+    Both are in log; the scatter is at least 5 %.
     """
     logs = np.log(fleet)
     scatter = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))

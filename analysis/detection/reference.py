@@ -1,8 +1,7 @@
-"""What a phase should have taken: robust fits of duration against samples, per rank, device class
-and fleet.
+"""Reference durations of every phase: robust fits of duration against samples.
 
-A step's cost is affine in its samples, not proportional: small batches are not proportionally
-cheap.
+There is one reference per rank, per device class and for the fleet. A step's cost is affine in its
+number of samples, not proportional: a small batch is not proportionally cheap.
 """
 
 from __future__ import annotations
@@ -21,50 +20,53 @@ from laggard.core.span_schema import COMPUTE_PHASES, Phase
 
 COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
 MIN_SCATTER = 0.03
-"""Equal hosts are given equal shares within 5 %, evenly spread: 3 % in standard deviation."""
+"""Least scatter of equal hosts, in log. Their CPU shares agree within 5 %, evenly distributed,
+which is a standard deviation of 3 %."""
 _COMPUTE = list(COMPUTE_CODES)
+# Below one nanosecond, the resolution of the tables, a duration counts as absent.
 _MIN_SECONDS = 1e-9
 
 
 class LocalWork(Protocol):
-    """What ranks did by themselves, of `samples`, [S, W]; no reference may use what is not
-    `counted`, [S, W].
+    """Work of every rank without communication: S steps, W ranks.
+
+    No reference may use a step that is not `counted`.
     """
 
     @property
     def samples(self) -> IntArray:
-        """Per step and rank."""
+        """Return the samples per step and rank, [S, W]."""
         ...
 
     @property
     def counted(self) -> BoolArray:
-        """Which steps of which rank are there, and no warm-up."""
+        """Return a mask of the recorded steps outside warm-up, [S, W]."""
         ...
 
     def of_rank(self, rank: int) -> FloatArray:
-        """Seconds of each phase, [S, P]."""
+        """Return the seconds of each phase of a rank, [S, P]."""
         ...
 
 
 @dataclass(frozen=True)
 class ExpectedDurations:
-    """Seconds that phases should have taken: a + b n.
+    """Expected seconds of the phases, a + b n for n samples.
 
     Attributes:
         fits: a and b of every rank and phase, [W, P, 2].
-        samples: n of every step and rank, [S, W].
+        samples: number of samples n of every step and rank, [S, W].
     """
 
     fits: FloatArray
     samples: IntArray
 
     def of_rank(self, rank: int, codes: Sequence[int]) -> FloatArray:
-        """Of some phases of a rank, [S, codes]."""
+        """Return the expected seconds of some phases of a rank, [S, codes]."""
         fits = self.fits[rank, list(codes)]
         return fits[:, 0] + fits[:, 1] * self.samples[:, rank, None]
 
     def total(self, rank: int, codes: Sequence[int]) -> FloatArray:
-        """Of some phases of a rank together, [S]."""
+        """Return the expected seconds of some phases of a rank together, [S]."""
         a, b = self.fits[rank, list(codes)].sum(axis=0)
         total: FloatArray = a + b * self.samples[:, rank]
         return total
@@ -72,15 +74,16 @@ class ExpectedDurations:
 
 @dataclass(frozen=True)
 class References:
-    """What phases should have taken.
+    """Expected durations of the phases by three standards.
 
     Attributes:
-        own: of each rank at its usual.
-        device: of the rank's device class.
-        fleet: of the fastest device class.
-        fastest: names (tier/device class) of the classes that reference is of.
-        scatter: robust standard deviation of the log compute of equal ranks (of a class, or of the
-            fastest classes).
+        own: usual durations of each rank itself.
+        device: durations of the rank's device class.
+        fleet: durations of the fastest device class.
+        fastest: names (tier/device class) of the classes that define the fleet reference of
+            compute.
+        scatter: robust standard deviation of the log compute time among equal ranks (of one class,
+            or of the fastest classes).
     """
 
     own: ExpectedDurations
@@ -91,21 +94,24 @@ class References:
 
 
 def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
-    """Fits a + b n to every phase of every rank and derives the class and fleet references.
+    """Fit a + b n to every phase of every rank and derive the class and fleet references.
 
     A class is a device class within a tier. Its reference is the lower median of its ranks' fits,
-    so that one slow member of two does not make the class slow. The fastest class is the one with
-    the least compute at the usual batch, together with those within 10 % of it: classes that are
-    alike are one, or the luckiest of several would set the standard. What is no compute has fastest
-    classes of its own: drives are not as fast as the processors beside them.
+    so one slow member of two does not make the class slow.
+
+    The fastest class is the one with the least compute time at the usual batch, together with all
+    classes within 10 % of it. Similar classes count as one; otherwise the luckiest of several
+    would set the standard. Phases other than compute have their own fastest classes, because a
+    host with a fast processor may have a slow drive.
 
     Args:
-        work: of the run.
-        hosts: where each rank ran.
+        work: work of the run's ranks.
+        hosts: host of every rank.
 
     Returns:
         References for every step, rank and phase.
     """
+    # A rank that has only warm-up steps (in a very short run) is fitted to those.
     usable = np.where(work.counted.any(axis=0), work.counted, True)
     fits = _fit_ranks(work, usable)
     usual = float(np.median(work.samples[usable]))
@@ -138,15 +144,17 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
 
 
 def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
-    """Robust fit of seconds = a + b n with a, b >= 0: through the medians of the batch sizes that
-    occur, by their counts.
+    """Fit seconds = a + b n robustly, with a, b >= 0.
+
+    The line fits the median duration of every batch size, weighted by how often the size occurs,
+    and passes through the median of the most frequent size.
 
     Args:
         samples: batch sizes, [N].
         seconds: durations, [N].
 
     Returns:
-        (a, b); b is 0 where only one size occurs.
+        (a, b); b is 0 if only one batch size occurs, and both are 0 without samples.
     """
     if len(samples) == 0:
         return 0.0, 0.0
@@ -158,12 +166,14 @@ def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
     mean_n, mean_d = np.average(sizes, weights=counts), np.average(medians, weights=counts)
     spread = np.average((sizes - mean_n) ** 2, weights=counts)
     slope = np.average((sizes - mean_n) * (medians - mean_d), weights=counts) / spread
+    # The upper bound keeps a >= 0: a line through the heaviest point cannot be steeper than
+    # proportional cost.
     slope = min(max(float(slope), 0.0), float(medians[heaviest] / max(sizes[heaviest], 1)))
     return float(medians[heaviest] - slope * sizes[heaviest]), slope
 
 
 def _fit_ranks(work: LocalWork, usable: BoolArray) -> FloatArray:
-    """(a, b) per rank and phase, [W, P, 2]."""
+    """Return (a, b) per rank and phase, [W, P, 2]."""
     world = work.samples.shape[1]
     fits = np.zeros((world, len(Phase), 2))
     for rank in range(world):
@@ -178,8 +188,9 @@ def _fit_ranks(work: LocalWork, usable: BoolArray) -> FloatArray:
 
 
 def _compute_excess_of_sum(seconds: FloatArray, fits: FloatArray, samples: IntArray) -> float:
-    """How much the median of a rank's compute exceeds the sum of its phases' medians (noise is
-    skewed, so it does).
+    """Return the ratio of the median of a rank's total compute to the sum of its phases' medians.
+
+    Noise is skewed, so the median of a sum exceeds the sum of the medians.
     """
     expected = fits[:, 0].sum() + fits[:, 1].sum() * samples
     return float(np.exp(np.median(compute_log_ratio(seconds.sum(axis=1), expected))))
@@ -197,8 +208,9 @@ def _group_by_class(hosts: tuple[RankHost, ...]) -> dict[str, list[int]]:
 
 
 def _find_fastest_classes(seconds: FloatArray, classes: dict[str, list[int]]) -> tuple[str, ...]:
-    """Names of the classes that take the least, within 10 %; where some take nothing, of those that
-    take anything.
+    """Return the names of the classes that take the least time, within 10 %.
+
+    Classes that take no time at all are ignored unless no class takes any.
     """
     leading = {
         name: float(seconds[_find_lower_median(seconds, ranks)]) for name, ranks in classes.items()
@@ -210,13 +222,14 @@ def _find_fastest_classes(seconds: FloatArray, classes: dict[str, list[int]]) ->
 
 
 def _find_lower_median(values: FloatArray, ranks: list[int]) -> int:
-    """The rank in the (lower) middle of its class."""
+    """Return the rank with the lower median of `values` among `ranks`."""
     return sorted(ranks, key=lambda rank: values[rank])[(len(ranks) - 1) // 2]
 
 
 def _fit_class(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> FloatArray:
-    """Fits of the rank in the middle of a class, [P, 2]: one rank for all of compute, one for each
-    other phase.
+    """Return the fits of the median rank of a class, [P, 2].
+
+    One rank stands for all compute phases, and one for each other phase.
     """
     middle = np.array(
         [_find_lower_median(at_usual[:, phase], ranks) for phase in range(fits.shape[1])]
@@ -227,11 +240,11 @@ def _fit_class(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> Floa
 
 
 def _estimate_scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float:
-    """From the lower third of what ranks deviate from the middle one of their group; a single
-    deviation tells nothing.
+    """Return the robust scatter (log) of equal ranks about the median rank of their group.
 
-    The lower third, because half of a group may be slow; for a normal distribution it is 0.43
-    standard deviations.
+    The lower third of the deviations is used because half of a group may be slow. For a normal
+    distribution, this quantile of the absolute deviations is 0.43 standard deviations. A single
+    deviation gives no estimate, so the result is 0.
     """
     deviations: list[float] = []
     for ranks in groups:
@@ -244,7 +257,7 @@ def _estimate_scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float
 
 
 def compute_log_ratio(seconds: npt.ArrayLike, expected: npt.ArrayLike) -> FloatArray:
-    """ln(seconds / expected), 0 where either is nothing."""
+    """Return ln(seconds / expected), or 0 where either of them is absent."""
     seconds, expected = (
         np.asarray(seconds, dtype=np.float64),
         np.asarray(expected, dtype=np.float64),

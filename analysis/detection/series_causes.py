@@ -1,4 +1,4 @@
-"""Causes of one series: intervals in which it was slower than usual, and slowness that lasts."""
+"""Causes of one series: intervals slower than usual, and slowness throughout the run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.core.run_schema import StragglerFamily
 
 DETERMINISTIC_SHARE = 0.9
+"""Share of the steps that a deterministic cause must cover."""
 MIN_MAKESPAN_SHARE = 0.01
+"""Share of the makespan that work must take for its slowness to be examined."""
 MERGE_OVERLAP_SHARE = 0.5
+"""Share of a slow transfer's steps during which a slow host explains it."""
 
 
 @dataclass(frozen=True)
 class LogRatioSeries:
-    """One rank's log ratios of a family over the usable steps: to its own usual, and that usual to
-    the fleet's.
+    """Log ratios of one rank's work of a family over the usable steps.
 
-    `usable` are the steps' indices, `fleet_scatter` is how much equal hosts differ (log).
+    Attributes:
+        own: ratio of the measured to the rank's own usual duration.
+        to_fleet: ratio of the rank's usual duration to the fleet's.
+        usable: indices of the steps.
+        fleet_scatter: scatter (log) of equal hosts.
     """
 
     own: FloatArray
@@ -42,11 +48,12 @@ class LogRatioSeries:
 
 
 def find_series_causes(series: LogRatioSeries, family: StragglerFamily, rank: int) -> list[Cause]:
-    """The deterministic cause of a series, if it has one, and its dynamic ones."""
+    """Return the deterministic cause of a series, if any, followed by its dynamic causes."""
     levels = segment_series(series.own)
     baseline = find_baseline_level(levels, -float(np.median(series.to_fleet)))
     intervals = find_slow_intervals(series.own, levels, baseline)
     whole = len(series.own)
+    # An interval over the whole series is no change; it can only be deterministic.
     dynamic = [part for part in intervals if part.first > 0 or part.last < whole - 1]
     found = [_build_dynamic_cause(part, series, levels, baseline, family, rank) for part in dynamic]
     deterministic = _measure_deterministic(series, levels, to_mask(tuple(dynamic), whole))
@@ -85,18 +92,18 @@ def _build_dynamic_cause(
 def _measure_deterministic(
     series: LogRatioSeries, levels: Levels, dynamic: BoolArray
 ) -> tuple[float, float] | None:
-    """Level against the fleet outside dynamic intervals, and confidence, if slow in 90 % of the
-    steps.
+    """Return the level against the fleet outside dynamic intervals, and its confidence.
 
-    Equal hosts are never quite equal: how much they differ counts as error here.
+    The result is None unless 90 % of the steps are slow. Equal hosts are never quite equal, so
+    their scatter counts as error here.
     """
     against_fleet = series.own + series.to_fleet
     levels = replace(levels, wander=math.hypot(levels.wander, series.fleet_scatter))
     slow_steps = 0
     for part in levels.segments:
         measured = measure_segment(against_fleet, part.first, part.last)
-        # Also of parts too short to be intervals: a host that is slow all along may be slower still
-        # for a moment.
+        # Segments too short to be intervals count too: a host that is slow throughout may be even
+        # slower for a moment.
         slow_steps += part.length if is_steadily_raised(measured, levels, 0.0) else 0
     if slow_steps < DETERMINISTIC_SHARE * len(series.own) or dynamic.all():
         return None
@@ -107,7 +114,11 @@ def _measure_deterministic(
 
 
 def is_starving(cause: Cause, first: int, last: int) -> bool:
-    """Return whether transfers were slow from `first` to `last` because the host was."""
+    """Return whether a cause is slow compute that explains slow transfers from `first` to `last`.
+
+    A host that is short of CPU time also reduces slowly. Its dynamic slowness must cover half of
+    the transfer's steps.
+    """
     shared = cause.overlap(first, last)
     return (
         cause.kind == "dynamic"

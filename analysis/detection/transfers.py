@@ -1,5 +1,6 @@
-"""The collectives' transfers against their own usual: the same collective of a step is compared
-with itself.
+"""Transfer times of the collectives relative to their own usual durations.
+
+The same collective of a step (by its number) is compared with itself over the run.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE, Timeline
 
 @dataclass(frozen=True)
 class Transfers:
-    """Seconds per barrier [E] and per step [S].
+    """Transfer times per barrier [E] and per step [S].
 
     Attributes:
-        seconds: transfer of each barrier: the median over the ranks that waited for the last.
+        seconds: transfer time of each barrier: the median over the ranks that stayed until the
+            last one arrived.
         expected: median of the same collective over the run.
-        step_seconds: sum over a step's collectives.
-        step_logs: ln(step's transfer / expected), 0 where there was none.
+        step_seconds: sum over the collectives of a step.
+        step_logs: ln(transfer time of the step / expected), 0 in steps without transfers.
         usual_step_s: median of `step_seconds` over the steps that have any.
     """
 
@@ -33,15 +35,13 @@ class Transfers:
 
     @property
     def has_transfers(self) -> BoolArray:
-        """In which steps ranks had anything to transfer, [S]: under some strategies they meet
-        seldom.
-        """
+        """Return a mask of the steps with transfers, [S]; some strategies rarely synchronize."""
         has_transfers: BoolArray = self.step_seconds > 0
         return has_transfers
 
 
 def measure_transfers(timeline: Timeline) -> Transfers:
-    """Measures every collective of a run; evaluation pauses count as nothing."""
+    """Measure every collective of a run; evaluation pauses count as 0."""
     seconds = np.where(timeline.pause, 0.0, _compute_median_s(timeline))
     expected = np.zeros_like(seconds)
     counted = ~timeline.warm_up[timeline.barrier_step]
@@ -58,7 +58,7 @@ def measure_transfers(timeline: Timeline) -> Transfers:
 
 
 def _compute_median_s(timeline: Timeline) -> FloatArray:
-    """Median over the ranks that waited for the last, 0 where none did, [E]."""
+    """Return the median over the ranks that stayed until the last arrival, [E]; 0 if none did."""
     seconds = np.zeros(len(timeline.group))
     for begin in range(0, len(seconds), ROWS_AT_ONCE):
         rows = np.s_[begin : begin + ROWS_AT_ONCE]

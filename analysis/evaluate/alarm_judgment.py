@@ -1,6 +1,4 @@
-"""What is right and wrong in the alarms of one run, by the same rules as its findings; and how long
-after their events they came.
-"""
+"""Judgment of the live alarms of one run, by the same rules as findings, and their delays."""
 
 from __future__ import annotations
 
@@ -14,15 +12,18 @@ from laggard.core.run_schema import Alarm, Finding
 
 @dataclass(frozen=True)
 class AlarmJudgment:
-    """One run's alarms against its events; those that are not detectable, and what is paired with
-    them, count neither for nor against.
+    """Alarms of one run compared with its events.
+
+    Undetectable events, and alarms that are paired with them, count neither as correct nor as
+    wrong.
 
     Attributes:
-        found: detectable events that an alarm tells of, by its class too.
-        missed: those of which none does.
-        false_positives: alarms that tell of no event, or of one by another's name.
-        delays: steps from the first slow one to that after which the alarm was raised, of dynamic
-            events.
+        found: number of detectable events with an alarm of the same family and kind.
+        missed: number of detectable events without one.
+        false_positives: number of alarms that match no event, or an event of another family or
+            kind.
+        delays: steps from the first slow step of each dynamic event to the step after which its
+            alarm was raised.
     """
 
     found: int
@@ -34,17 +35,18 @@ class AlarmJudgment:
 def judge_alarms(
     events: Sequence[InjectedEvent], alarms: Sequence[Alarm], steps: int
 ) -> AlarmJudgment:
-    """Holds the alarms of one run against what was injected.
+    """Compare the alarms of one run with the injected events.
 
     Args:
         events: the truth.
-        alarms: as they were told of last; who is not over then goes on to the end.
-        steps: how many the run had.
+        alarms: alarms in their last state; one that is still open lasts to the end of the run.
+        steps: number of steps of the run.
     """
     findings = [to_finding(alarm, steps) for alarm in alarms]
     pairs = match_findings(events, findings)
     right = [(e, f) for e, f in pairs if events[e].label == (findings[f].family, findings[f].kind)]
     named = {e for e, _ in right}
+    # An alarm with a wrong label is a false positive, unless its event is undetectable.
     used = {f for e, f in pairs if e in named or not events[e].detectable}
     found = [(events[e], alarms[f]) for e, f in right if events[e].detectable]
     return AlarmJudgment(
@@ -58,7 +60,7 @@ def judge_alarms(
 
 
 def to_finding(alarm: Alarm, steps: int) -> Finding:
-    """An alarm as the finding that it would be; what it costs it does not tell."""
+    """Convert an alarm to the finding that it corresponds to; its cost is unknown and set to 0."""
     return Finding(
         rank=alarm.rank,
         host=alarm.host,

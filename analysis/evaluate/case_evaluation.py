@@ -1,4 +1,4 @@
-"""Puts the analysis to the test: generates each case, analyzes it, and judges what was found."""
+"""Evaluation of cases: each is generated, analyzed and judged."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from laggard.analysis.findings.analysis_result import analyze_lockstep
 
 
 def simulate_paired_makespan_s(spec: TraceSpec) -> float:
-    """Makespan of a generated run if nothing had been injected: the seed gives it the same noise,
-    step by step.
+    """Return the makespan of a generated run as if nothing had been injected.
+
+    The seed gives the paired run the same noise, step by step.
     """
     return simulate_makespan_s(replace(spec, injections=()))
 
 
 def compute_cost_error(predicted_s: float, makespan_s: float, paired_s: float) -> float:
-    """How far a predicted cost is from the true one.
+    """Return the relative error of a predicted cost.
 
     Args:
-        predicted_s: what the analysis says that all causes cost together.
-        makespan_s: of the run.
-        paired_s: of the run without injection.
+        predicted_s: predicted cost of all causes together, in seconds.
+        makespan_s: makespan of the run.
+        paired_s: makespan of the same run without injection.
 
     Returns:
         |predicted - (makespan - paired)| / makespan.
@@ -39,8 +40,10 @@ def compute_cost_error(predicted_s: float, makespan_s: float, paired_s: float) -
 
 
 def evaluate_case(case: EvaluationCase) -> CaseJudgment:
-    """Generates one run, analyzes it, and judges the findings; the analysis is given the run alone,
-    and the detector each step without those behind it.
+    """Generate one run, analyze it, and judge the findings and alarms.
+
+    The analysis receives the run without its truth. The live detector receives one step after the
+    other, without later ones.
     """
     spec = case.to_trace_spec()
     run = generate_run(spec)
@@ -62,14 +65,14 @@ def evaluate_case(case: EvaluationCase) -> CaseJudgment:
 def evaluate_cases(
     cases: Sequence[EvaluationCase], processes: int | None = None
 ) -> Iterator[CaseJudgment]:
-    """Tries cases side by side.
+    """Evaluate cases in parallel.
 
     Args:
-        cases: which.
-        processes: how many at once; without it as many as there are cores for this process.
+        cases: the cases.
+        processes: number of processes; None for the number of cores that this process may use.
 
     Yields:
-        Their verdicts, in the order of the cases.
+        Their judgments, in the order of the cases.
     """
     workers = min(processes or len(os.sched_getaffinity(0)), len(cases))
     if workers < 2:
@@ -83,5 +86,8 @@ def evaluate_cases(
 
 
 def _ignore_interrupts() -> None:
-    """A terminal's Ctrl-C reaches every process of its group; the parent ends the others."""
+    """Ignore Ctrl-C in a pool process.
+
+    A terminal sends it to every process of its group; the parent ends the pool.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

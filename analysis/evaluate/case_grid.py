@@ -1,5 +1,6 @@
-"""The cases of the evaluation: every combination of what is injected, and how much else goes on;
-values, drawn from a seed.
+"""Grid of evaluation cases: every combination of injection, run size, noise and imbalance.
+
+All random choices of a case derive from the grid's seed and the case's number.
 """
 
 from __future__ import annotations
@@ -35,26 +36,28 @@ NOISES = (0.02, 0.05, 0.10, 0.15)
 REPETITIONS = 5
 IMBALANCES: tuple[Imbalance, ...] = ("none", "shares", "none", "drawn", "none", "shift")
 STEPS = 400
+# Dynamic injections begin no earlier than this step.
 _LEAD_IN = 20
+# Random streams of a case: its trace and its injections; and of the grid: the order of the cases.
 _TRACE, _DRAW, _ORDER = range(3)
 _PAIRS = (("cloud", "fog"), ("fog", "edge"), ("cloud", "edge"))
 
 
 @dataclass(frozen=True)
 class EvaluationCase:
-    """One run to generate and to judge.
+    """One run to generate and judge.
 
     Attributes:
-        number: place in the grid; with `seed` it decides everything that is drawn.
-        seed: of the grid.
-        family: what is slowed: "both" is compute and network, "none" nothing.
-        kind: all run long, or for a while.
-        magnitude: by how much, as a ratio.
-        length: for how many steps, where dynamic.
+        number: position in the grid; with `seed`, it determines all random choices.
+        seed: seed of the grid.
+        family: slowed family; "both" is compute and network, "none" is neither.
+        kind: `deterministic` (throughout the run) or `dynamic` (temporarily).
+        magnitude: ratio of slow to normal durations.
+        length: number of slow steps of a dynamic case.
         workers: number of ranks.
-        crowd: whether few of them are slow or most.
+        crowd: whether a minority or a majority of the ranks is slow.
         noise: standard deviation of log durations from step to step.
-        imbalance: of work, where nothing is slowed.
+        imbalance: imbalance of the work in a case without injection.
     """
 
     number: int
@@ -70,7 +73,7 @@ class EvaluationCase:
 
     @property
     def name(self) -> str:
-        """What it is, in a line."""
+        """Return a description of the case in one line."""
         around = f"{self.workers} workers, noise {self.noise:g}, #{self.seed}.{self.number}"
         if self.family == "none":
             return (
@@ -81,8 +84,9 @@ class EvaluationCase:
         return f"{self.family} {self.kind} x{self.magnitude:g}, {span}, {crowd}{around}"
 
     def axes(self) -> dict[str, str]:
-        """Where it lies in the grid, for tables; clean runs have no part in what only injections
-        have.
+        """Return the position in the grid, from axis to value, for tables.
+
+        Clean runs have no values on the axes of injections.
         """
         axes = {"injected": self.family, "workers": str(self.workers), "noise": f"{self.noise:g}"}
         if self.family == "none":
@@ -93,7 +97,7 @@ class EvaluationCase:
         return axes | {"slow ranks": self.crowd} if slows_hosts(self.family) else axes
 
     def to_trace_spec(self) -> TraceSpec:
-        """What to generate; the same case gives the same run."""
+        """Return the specification of the run; the same case gives the same run."""
         spec = TraceSpec(
             tiers=build_tiers(self.workers),
             steps=STEPS,
@@ -101,8 +105,8 @@ class EvaluationCase:
             noise=Noise(
                 sigma=self.noise,
                 transfer_sigma=self.noise,
-                fetch_sigma=self.noise
-                * math.sqrt(0.75),  # with half of sigma, as every phase has, it makes sigma
+                # Together with the jitter of sigma / 2 that every phase has, this makes sigma.
+                fetch_sigma=self.noise * math.sqrt(0.75),
                 link_sigma=self.noise,
             ),
             imbalance=self.imbalance,
@@ -124,9 +128,7 @@ def slows_hosts(injected: Injected) -> bool:
 
 
 def build_tiers(workers: int) -> tuple[Tier, ...]:
-    """A quarter of the ranks in the cloud, a quarter in the fog, the rest at the edge; equal
-    hosts.
-    """
+    """Return tiers of equal hosts: a quarter of the ranks in cloud and fog each, half in edge."""
     quarter = workers // 4
     return (Tier("cloud", quarter), Tier("fog", quarter), Tier("edge", workers - 2 * quarter))
 
@@ -157,11 +159,11 @@ def _draw_window(case: EvaluationCase, rng: np.random.Generator) -> tuple[int, i
 
 
 def _draw_slow_ranks(case: EvaluationCase, rng: np.random.Generator) -> list[int]:
-    """Up to a quarter of the ranks, or most of them.
+    """Choose up to a quarter of the ranks, or a majority of them.
 
-    Most are, all run long, those of every tier but the first: slow is then defined against the
-    fastest class, of which something must be left. For a while, they are just over 60 %: what slows
-    three quarters at once is by definition the machine under them.
+    A deterministic majority consists of every tier but the first: slow is defined relative to the
+    fastest class, so some ranks must remain normal. A dynamic majority has just over 60 % of the
+    ranks: a slowdown of three quarters at once is, by definition, one of the machine under them.
     """
     if case.crowd == "minority":
         count = int(rng.integers(1, max(case.workers // 4, 1) + 1))
@@ -173,14 +175,14 @@ def _draw_slow_ranks(case: EvaluationCase, rng: np.random.Generator) -> list[int
 
 
 def build_full_grid(seed: int) -> tuple[EvaluationCase, ...]:
-    """Every case, so ordered that each beginning of it is a fair sample.
+    """Return all cases, ordered so that every prefix is a fair sample.
 
     Args:
-        seed: decides the order, and all that is drawn in the cases.
+        seed: seed of the order and of all random choices in the cases.
 
     Returns:
-        After every two cases one in which nothing is injected; of the others every class as often
-        as the rest while it lasts.
+        The cases; a clean one follows every two others. Among those others, each combination of
+        family and kind occurs equally often until its cases are used up.
     """
     strata = [
         _build_cases(seed, family, kind) for family, kind in product(INJECTED_FAMILIES, KINDS)
@@ -191,6 +193,7 @@ def build_full_grid(seed: int) -> tuple[EvaluationCase, ...]:
         for n, case in enumerate((*slowed, *_build_clean_cases(seed, len(slowed) // 2)))
     ]
     rng = np.random.default_rng((seed, len(cases), _ORDER))
+    # Every stratum is shuffled; sorting by position in the stratum interleaves the strata.
     turns = np.concatenate([rng.permutation(len(stratum)) for stratum in strata])
     in_turn = np.lexsort((rng.random(len(slowed)), turns))
     clean = len(slowed) + rng.permutation(len(cases) - len(slowed))

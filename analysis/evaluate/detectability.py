@@ -1,20 +1,18 @@
-"""What no detector could see: the bound of a likelihood-ratio test that knows when, where and how
-large.
+"""Bound of detectability: a likelihood-ratio test that knows time, place and size of a slowdown.
 
-In log durations a slowness is a shift of ln m during n steps of noise with standard deviation
-sigma. By the lemma of Neyman and Pearson (Phil. Trans. R. Soc. A 231, 1933) no test is more
-powerful than that on the sum of those steps, whose statistic is normal, with mean 0 without the
-shift and d = sqrt(n) ln m / sigma with it. It errs with probabilities alpha (an alarm for nothing)
-and beta (a miss) only if d >= z(1 - alpha) + z(1 - beta); whoever has to find time, place and size
-too needs more.
+In log durations, a slowdown is a shift of ln m during n steps of noise with standard deviation
+sigma. By the lemma of Neyman and Pearson (Phil. Trans. R. Soc. A 231, 1933), no test is more
+powerful than the one on the sum of those steps. Its statistic is normal, with mean 0 without the
+shift and mean d = sqrt(n) ln m / sigma with it. Its error probabilities are at most alpha (false
+alarm) and beta (miss) only if d >= z(1 - alpha) + z(1 - beta). A detector that must also find
+time, place and size needs more.
 
-The error rates were fixed from the goals, before anything was scored:
+The error rates were derived from the goals before anything was scored:
 
-- alpha: 0.5 false alarms in 1,000 clean steps. A run of four ranks, the fewest there are, has five
-  series (a rank's each, and the collectives'), so 500 windows of ten steps, the shortest that
-  count, in 1,000 steps: 0.5 / 500 = 0.001.
-- beta: 0.05, as a recall below 0.95 cannot give the F1 that is asked for with any precision short
-  of 1.
+- alpha: 0.5 false alarms in 1,000 clean steps. A run of four ranks, the smallest in the grid, has
+  five series (one per rank, and the collectives'). In 1,000 steps they have 500 windows of ten
+  steps, the shortest interval that counts, so alpha is 0.5 / 500 = 0.001.
+- beta: 0.05, since a recall below 0.95 cannot reach the required F1 with any precision below 1.
 """
 
 from __future__ import annotations
@@ -28,15 +26,16 @@ LEAST_EVIDENCE = (
     NormalDist().inv_cdf(1.0 - FALSE_ALARM_PROBABILITY)
     + NormalDist().inv_cdf(1.0 - MISS_PROBABILITY)
 ) ** 2
-"""What `compute_evidence` must be, 22.4: the square of z(1 - alpha) + z(1 - beta)."""
+"""Least value of `compute_evidence` for a detectable slowdown, 22.4: the square of z(1 - alpha)
++ z(1 - beta)."""
 
 
 def compute_evidence(length: int, magnitude: float, sigma: float) -> float:
-    """How far a slowness stands out in all of its steps together: n (ln m / sigma)^2.
+    """Return the evidence for a slowdown in all of its steps together: n (ln m / sigma)^2.
 
     Args:
-        length: n, its steps.
-        magnitude: m, the ratio of durations.
+        length: number of steps, n.
+        magnitude: ratio of durations, m.
         sigma: standard deviation of the log durations from step to step; 0 for a series without
             noise.
 
@@ -50,7 +49,8 @@ def compute_evidence(length: int, magnitude: float, sigma: float) -> float:
 
 
 def is_detectable(length: int, magnitude: float, sigma: float) -> bool:
-    """Whether a test that knows when, where and how large could tell (arguments as
-    `compute_evidence`).
+    """Return whether the test that knows time, place and size could detect a slowdown.
+
+    The arguments are those of `compute_evidence`.
     """
     return compute_evidence(length, magnitude, sigma) >= LEAST_EVIDENCE

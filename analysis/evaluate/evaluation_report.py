@@ -1,6 +1,4 @@
-"""An evaluation told: its score beside the goals, where the errors are, and the worst runs; as text
-and as a document.
-"""
+"""Report of an evaluation, as text and as a document: scores, goals, breakdowns and worst runs."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from laggard.analysis.evaluate.scoring import Score, compute_score
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 MAX_WORST_CASES = 10
+# Goals of the evaluation: least and greatest values of the score.
 MIN_GOALS = {"f1": 0.95, "label_macro_f1": 0.95, "top1": 0.97, "link_top1": 0.9}
 MAX_GOALS = {
     "false_alarms_per_1000_steps": 0.5,
@@ -28,30 +27,30 @@ _SCORE_LABELS = {
     "label_macro_f1": "macro-F1 of family and kind",
     "top1": "rank top-1",
     "link_top1": "link top-1",
-    "onset_delay_steps": "onset found late by (median steps)",
-    "onset_error_steps_p90": "onset off by (p90, steps)",
+    "onset_delay_steps": "onset delay (median, steps)",
+    "onset_error_steps_p90": "onset error (p90, steps)",
     "false_alarms_per_1000_steps": "false alarms per 1,000 clean steps",
-    "cost_error_p50": "cost off by (p50, of makespan)",
-    "cost_error_p90": "cost off by (p90, of makespan)",
-    "undetectable_share": "events no detector could see",
-    "online_precision": "told meanwhile: precision",
-    "online_recall": "told meanwhile: recall",
-    "online_f1": "told meanwhile: F1",
-    "online_delay_steps": "told late by (median steps)",
-    "online_delay_steps_mean": "told late by (mean steps)",
-    "online_delay_steps_p90": "told late by (p90, steps)",
-    "online_false_alarms_per_1000_steps": "told for nothing in 1,000 clean steps",
+    "cost_error_p50": "cost error (p50, share of makespan)",
+    "cost_error_p90": "cost error (p90, share of makespan)",
+    "undetectable_share": "undetectable events (share)",
+    "online_precision": "live alarms: precision",
+    "online_recall": "live alarms: recall",
+    "online_f1": "live alarms: F1",
+    "online_delay_steps": "live alarms: delay (median, steps)",
+    "online_delay_steps_mean": "live alarms: delay (mean, steps)",
+    "online_delay_steps_p90": "live alarms: delay (p90, steps)",
+    "online_false_alarms_per_1000_steps": "false live alarms, 1,000 clean steps",
 }
 
 
 @dataclass(frozen=True)
 class EvaluatedCase:
-    """One run and what became of it.
+    """One run and its judgment.
 
     Attributes:
-        name: what it was, in a line.
-        axes: what kind of run it was, as axis and value, for the tables by axis.
-        verdict: what was right and wrong.
+        name: description of the run in one line.
+        axes: properties of the run, from axis to value, for the tables by axis.
+        verdict: judgment of the run.
     """
 
     name: str
@@ -60,7 +59,9 @@ class EvaluatedCase:
 
 
 def build_document(evaluated: Sequence[EvaluatedCase]) -> dict[str, JsonValue]:
-    """The score (`Score`), the goals, the score by axis and value, and the runs with most
+    """Return the evaluation as a JSON document.
+
+    It has the score (`Score`), the goals, the score by axis and value, and the runs with the most
     errors.
     """
     document: dict[str, JsonValue] = {**asdict(compute_score([each.verdict for each in evaluated]))}
@@ -77,7 +78,10 @@ def build_document(evaluated: Sequence[EvaluatedCase]) -> dict[str, JsonValue]:
 
 
 def score_by_axis(evaluated: Sequence[EvaluatedCase]) -> dict[str, dict[str, Score]]:
-    """The score of the runs of every value of every axis; values in order, numbers by size."""
+    """Return the score of the runs with each value of each axis.
+
+    Values are sorted, numbers by size.
+    """
     groups: dict[str, dict[str, list[CaseJudgment]]] = {}
     for each in evaluated:
         for axis, value in each.axes.items():
@@ -89,6 +93,7 @@ def score_by_axis(evaluated: Sequence[EvaluatedCase]) -> dict[str, dict[str, Sco
 
 
 def _make_sort_key(value: str) -> tuple[float, str]:
+    """Return a key that sorts numbers by size and other values by name."""
     try:
         return float(value), ""
     except ValueError:
@@ -96,7 +101,10 @@ def _make_sort_key(value: str) -> tuple[float, str]:
 
 
 def select_worst(evaluated: Sequence[EvaluatedCase]) -> tuple[EvaluatedCase, ...]:
-    """The runs with most errors, then those whose cost is farthest off; none that are right."""
+    """Return the runs with the most errors, then with the greatest cost error.
+
+    Runs without errors are not included.
+    """
     wrong = [each for each in evaluated if each.verdict.errors]
     return tuple(
         sorted(wrong, key=lambda each: (-each.verdict.errors, -(each.verdict.cost_error or 0.0)))[
@@ -106,12 +114,12 @@ def select_worst(evaluated: Sequence[EvaluatedCase]) -> tuple[EvaluatedCase, ...
 
 
 def format_evaluation(evaluated: Sequence[EvaluatedCase]) -> str:
-    """The same for people."""
+    """Return the evaluation as text."""
     whole = compute_score([each.verdict for each in evaluated])
     lines = [
         (
-            f"{whole.cases} runs, {whole.events} detectable events and {whole.undetectable} that no"
-            " detector could see"
+            f"{whole.cases} runs, {whole.events} detectable events, {whole.undetectable}"
+            " undetectable events"
         ),
         "",
     ]
@@ -130,7 +138,7 @@ def format_evaluation(evaluated: Sequence[EvaluatedCase]) -> str:
         ]
         lines += [_format_row(value, part) for value, part in parts.items()]
     for place, each in enumerate(select_worst(evaluated)):
-        lines += ["", "  most errors"] if not place else []
+        lines += ["", "  runs with the most errors"] if not place else []
         lines.append(f"  {each.verdict.errors:>4}  {each.name}")
     return "\n".join(lines)
 

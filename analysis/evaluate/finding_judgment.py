@@ -1,4 +1,4 @@
-"""What is right and wrong in the findings of one run, counted."""
+"""Judgment of the findings of one run: correct, missed and false ones."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ Label = tuple[StragglerFamily, StragglerKind]
 
 @dataclass(frozen=True)
 class CaseJudgment:
-    """One run's findings, masked ones too, against its events.
+    """Findings of one run, masked ones included, compared with its events.
 
-    Events that are not detectable, and what is paired with them, count neither for nor against.
+    Undetectable events, and findings that are paired with them, count neither as correct nor as
+    wrong.
 
     Attributes:
-        found: labels (event's, finding's) of each detectable event that was found.
-        missed: labels of the detectable events that were not.
-        false_positives: labels of the findings that are no event.
-        undetectable: how many events no detector could see.
-        onset_delays: found minus true first step of each dynamic event that was found.
-        rank_named: whether the dearest finding with a rank names a rank that was slow then; None
-            where no rank's event is detectable.
-        link_named: whether the dearest finding of the network names a link that was slow then; None
-            likewise.
-        clean_steps: steps of the run, if nothing was injected; else 0.
-        cost_error: absolute difference of found and injected cost, over the makespan; None without
-            injections.
-        online: of what the detector told while the run went on; None where it was not asked.
+        found: labels (of the event, of the finding) of each detectable event that was found.
+        missed: labels of the detectable events that were not found.
+        false_positives: labels of the findings that match no event.
+        undetectable: number of events that no detector could find.
+        onset_delays: first step of the finding minus that of the event, for each dynamic event
+            found.
+        rank_named: whether the most expensive finding with a rank names a rank that was slow then;
+            None if no event of a rank is detectable.
+        link_named: whether the most expensive finding of the network names a link that was slow
+            then; None if no event of the network is detectable.
+        clean_steps: number of steps of a run without injection; else 0.
+        cost_error: absolute difference of found and injected cost, divided by the makespan; None
+            without injections.
+        online: judgment of the live alarms; None if the live detector was not run.
     """
 
     found: tuple[tuple[Label, Label], ...]
@@ -48,7 +50,7 @@ class CaseJudgment:
 
     @property
     def errors(self) -> int:
-        """Events missed or called by a wrong name, and findings of nothing."""
+        """Return the number of missed, wrongly labeled and false findings."""
         return (
             len(self.missed)
             + len(self.false_positives)
@@ -62,16 +64,13 @@ def judge_findings(
     steps: int,
     cost_error: float | None,
 ) -> CaseJudgment:
-    """Holds the findings of one run against what was injected.
+    """Compare the findings of one run with the injected events.
 
     Args:
         events: the truth.
-        findings: what the analysis found, dearest first.
-        steps: how many the run had.
-        cost_error: of the run's makespan, if it has a pair without injection.
-
-    Returns:
-        What is right and wrong.
+        findings: findings of the analysis, most expensive first.
+        steps: number of steps of the run.
+        cost_error: cost error of the run; None if it has no pair without injection.
     """
     pairs = match_findings(events, findings)
     seen, used = {e for e, _ in pairs}, {f for _, f in pairs}
@@ -98,6 +97,7 @@ def judge_findings(
 def _is_rank_named(events: Sequence[InjectedEvent], findings: Sequence[Finding]) -> bool | None:
     if not any(event.detectable and event.rank is not None for event in events):
         return None
+    # Findings are ordered by cost, so the first one is the most expensive.
     top = next((finding for finding in findings if finding.rank is not None), None)
     return top is not None and any(
         event.rank == top.rank and _has_common_steps(event, top) for event in events

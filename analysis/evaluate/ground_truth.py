@@ -1,6 +1,4 @@
-"""The truth that findings are judged by: what was injected, as events. The analysis never sees
-it.
-"""
+"""Truth that findings are judged by: the injected events, which the analysis never sees."""
 
 from __future__ import annotations
 
@@ -16,22 +14,23 @@ from laggard.analysis.tables.load_run import RankHost
 from laggard.core.run_schema import StragglerFamily, StragglerKind
 
 WHOLE_RUN_SHARE = 0.9
-"""Deterministic is what covers this share of the steps."""
+"""Least share of the steps that a deterministic event covers."""
 
 
 @dataclass(frozen=True)
 class InjectedEvent:
-    """One slowness that was put into a run.
+    """One slowdown that was injected into a run.
 
     Attributes:
-        family: of what.
-        kind: deterministic or dynamic.
-        rank: whose; None for the network.
-        links: the directed links (src, dst) that were slowed and carry traffic; any of them is a
-            right name.
-        first: its first step.
-        last: its last step, inclusive.
-        detectable: whether a test that knows when, where and how large could tell (`oracle`).
+        family: family of the slow work.
+        kind: `deterministic` or `dynamic`.
+        rank: slow rank; None for the network.
+        links: directed links (src, dst) that were slowed and carry traffic; naming any of them is
+            correct.
+        first: first slow step.
+        last: last slow step, inclusive.
+        detectable: whether a test that knows time, place and size could detect it (see
+            `detectability`).
     """
 
     family: StragglerFamily
@@ -44,18 +43,19 @@ class InjectedEvent:
 
     @property
     def label(self) -> tuple[StragglerFamily, StragglerKind]:
-        """Its class."""
+        """Return the family and kind."""
         return (self.family, self.kind)
 
 
 def build_events(spec: TraceSpec) -> tuple[InjectedEvent, ...]:
-    """The events of a generated run.
+    """Return the events of a generated run.
 
     Args:
-        spec: what it is generated from.
+        spec: specification of the run.
 
     Returns:
-        One per injection, in their order; warm-up steps are in none, as they are judged by nobody.
+        One event per injection, in their order. Warm-up steps belong to no event, since no
+        detector examines them.
     """
     hosts = build_hosts(spec)
     return tuple(_build_event(spec, hosts, injection) for injection in spec.injections)
@@ -92,22 +92,23 @@ def _select_links(hosts: tuple[RankHost, ...], injection: Injection) -> frozense
 
 
 def compute_series_sigma(family: StragglerFamily, spec: TraceSpec) -> float:
-    """Standard deviation, from step to step, of the log durations in which a slowness shows.
+    """Return the step-to-step standard deviation of the log durations that a slowdown affects.
 
-    Spikes are left out: they make it harder, and who excuses less is stricter.
+    Spikes are not included. They make detection harder, so leaving them out excuses fewer misses.
 
     Args:
-        family: of what.
-        spec: of the generated run.
+        family: family of the slowdown.
+        spec: specification of the generated run.
 
     Returns:
-        Of a rank's compute (its own jitter, and half of it in each phase), of its reading, or of
-        the collectives.
+        The sigma of a rank's compute, of its reading, or of the collectives.
     """
     noise: Noise = spec.noise
     if family == "network":
         return noise.transfer_sigma
     if family == "storage":
         return math.hypot(noise.sigma / 2, noise.fetch_sigma)
+    # Compute has a jitter common to its phases, sigma, and one of sigma / 2 in each phase; the
+    # latter averages out by the phases' shares.
     phases = (spec.prep_s, spec.forward_s, spec.backward_s, spec.optimizer_s)
     return noise.sigma * math.sqrt(1.0 + sum(s * s for s in phases) / (2.0 * sum(phases)) ** 2)

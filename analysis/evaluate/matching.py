@@ -1,9 +1,9 @@
-"""Which finding is which event.
+"""Matching of findings and events.
 
-A finding may be an event if it is of the same place (the same rank, or the collectives) and both
-share at least half of the steps that either has (intersection over union). Its class is no
-condition: calling a thing by a wrong name is an error of its own. Findings and events are then
-paired one to one: as many as can be, and of those pairings the one with the most in common.
+A finding can match an event if both are at the same place (the same rank, or the collectives) and
+share at least half of the steps that either has (intersection over union). The label (family and
+kind) need not be the same; a wrong label is an error of its own. Findings and events are paired
+one to one: as many pairs as possible and, among those pairings, the one with the greatest overlap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAST_OVERLAP = 0.5
 
 
 def compute_overlap(event: InjectedEvent, finding: Finding) -> float:
-    """Steps shared over steps that either has; 0 where the places differ."""
+    """Return the shared steps divided by the steps that either has; 0 if the places differ."""
     if event.rank != finding.rank:
         return 0.0
     shared = min(event.last, finding.last_step) - max(event.first, finding.first_step) + 1
@@ -30,15 +30,16 @@ def compute_overlap(event: InjectedEvent, finding: Finding) -> float:
 def match_findings(
     events: Sequence[InjectedEvent], findings: Sequence[Finding]
 ) -> tuple[tuple[int, int], ...]:
-    """Pairs events with findings.
+    """Pair events with findings.
 
     Args:
-        events: what was injected.
-        findings: what was found.
+        events: injected events.
+        findings: findings of the analysis.
 
     Returns:
-        (event, finding) as indices, by event: the most pairs there can be, then the greatest sum of
-        overlaps, a class that is right counting like an overlap of 1.
+        Pairs (event, finding) of indices, ordered by event. They have the greatest possible number
+        of pairs, then the greatest sum of overlaps, where a correct label counts like an overlap
+        of 1.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -49,7 +50,8 @@ def match_findings(
     )
     named = np.array([[event.label == (f.family, f.kind) for f in findings] for event in events])
     may = shared >= LEAST_OVERLAP
-    # One more pair outweighs all that other pairs can have in common, which is 2 each.
+    # A pair is worth at most 2 (overlap and label) plus an offset that outweighs the worth of all
+    # other pairs, so the number of pairs is maximized first.
     worth = np.where(may, shared + named + 2.0 * min(shared.shape) + 1.0, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)
     return tuple((int(e), int(f)) for e, f in zip(rows, columns, strict=True) if may[e, f])

@@ -1,4 +1,4 @@
-"""The score of many runs: precision, recall and the rest, from the verdicts."""
+"""Score of many runs: precision, recall and other measures, computed from their judgments."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from laggard.analysis.evaluate.finding_judgment import CaseJudgment
 
 @dataclass(frozen=True)
 class Score:
-    """How good the analysis is; what there was no case of is None.
+    """Quality of the analysis; a measure without any applicable case is None.
 
     Attributes:
-        cases: runs judged.
-        events: detectable events in them.
-        precision: findings that are events, of all findings.
-        recall: events that were found, of all detectable ones.
-        f1: harmonic mean of both.
-        label_macro_f1: F1 of each class (family and kind) that occurs, where an event called by
-            another class's name is missed in the one and false in the other; their mean.
-        top1: runs in which the dearest finding with a rank names a slow one, of those with a
-            detectable slow rank.
-        link_top1: runs in which the dearest finding of the network names a slow link, of those with
-            one that is detectable.
+        cases: number of judged runs.
+        events: number of detectable events in them.
+        precision: share of the findings that match an event.
+        recall: share of the detectable events that were found.
+        f1: harmonic mean of precision and recall.
+        label_macro_f1: mean F1 of all labels (family and kind) that occur. An event found under
+            another label is missed for its own label and a false positive for the other.
+        top1: share of runs in which the most expensive finding with a rank names a slow rank,
+            among runs with a detectable slow rank.
+        link_top1: share of runs in which the most expensive finding of the network names a slow
+            link, among runs with a detectable slow link.
         onset_delay_steps: median of found minus true first step of dynamic events.
-        onset_error_steps_p90: nine of ten are off by no more.
+        onset_error_steps_p90: 90th percentile of the absolute difference.
         false_alarms_per_1000_steps: findings in 1,000 steps of runs without injection.
-        cost_error_p50: median, over runs with injection, of what the findings' cost is off by, as a
+        cost_error_p50: median error of the findings' total cost over runs with injection, as a
             share of the makespan.
-        cost_error_p90: nine of ten are off by no more.
-        undetectable: events that no detector could see, which count nowhere else.
-        undetectable_share: of all events.
-        online_precision: of what the detector told while the runs went on, what was so, class
-            included.
-        online_recall: detectable events that it told of.
+        cost_error_p90: 90th percentile of this error.
+        undetectable: number of events that no detector could find; they count nowhere else.
+        undetectable_share: their share of all events.
+        online_precision: share of the live alarms that match an event of the same label.
+        online_recall: share of the detectable events with a live alarm.
         online_f1: harmonic mean of both.
-        online_delay_steps: median of the steps that passed from the first slow one of a dynamic
-            event to its alarm.
-        online_delay_steps_mean: their mean.
-        online_delay_steps_p90: nine of ten alarms came no later.
-        online_false_alarms_per_1000_steps: alarms in 1,000 steps of runs without injection.
+        online_delay_steps: median number of steps from the first slow step of a dynamic event to
+            its alarm.
+        online_delay_steps_mean: mean of this delay.
+        online_delay_steps_p90: 90th percentile of this delay.
+        online_false_alarms_per_1000_steps: live alarms in 1,000 steps of runs without injection.
     """
 
     cases: int
@@ -71,13 +70,13 @@ class Score:
 
 
 def compute_score(verdicts: Sequence[CaseJudgment]) -> Score:
-    """Adds up the verdicts of runs.
+    """Compute the score of many runs from their judgments.
 
     Args:
-        verdicts: of each run.
+        verdicts: judgment of each run.
 
     Returns:
-        Their score: every event counts alike, and so does every finding.
+        The score; every event has the same weight, and so has every finding.
     """
     found = sum(len(v.found) for v in verdicts)
     missed = sum(len(v.missed) for v in verdicts)
@@ -119,7 +118,7 @@ def compute_score(verdicts: Sequence[CaseJudgment]) -> Score:
 
 
 def _sum_alarm_judgments(verdicts: Sequence[CaseJudgment]) -> AlarmJudgment:
-    """Of all runs that the detector was asked of, together."""
+    """Add up the alarm judgments of all runs in which the live detector was run."""
     reported = [v.online for v in verdicts if v.online is not None]
     return AlarmJudgment(
         found=sum(each.found for each in reported),
@@ -130,6 +129,7 @@ def _sum_alarm_judgments(verdicts: Sequence[CaseJudgment]) -> AlarmJudgment:
 
 
 def _compute_label_macro_f1(verdicts: Sequence[CaseJudgment]) -> float | None:
+    """Return the mean F1 over all labels that events have."""
     right = [true for v in verdicts for true, reported in v.found if true == reported]
     false = [reported for v in verdicts for true, reported in v.found if true != reported]
     missed = [true for v in verdicts for true, reported in v.found if true != reported]

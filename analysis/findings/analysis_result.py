@@ -1,5 +1,6 @@
-"""From the spans of a run to its stragglers: the findings, what they cost, and how much of the run
-they explain.
+"""Analysis of a lockstep run, and the result that all analyses share.
+
+A result has the findings, their costs and the share of the run that they explain.
 """
 
 from __future__ import annotations
@@ -28,41 +29,46 @@ from laggard.analysis.tables.timelines.time_split import TimeSplit, get_tier_pla
 from laggard.analysis.tables.timelines.timeline import Timeline
 from laggard.core.run_schema import Finding
 
+# Shares of the makespan: largest unexplained part with which costs are reliable, and least cost of
+# a straggler; cheaper findings are masked.
 RELIABLE_REMAINDER = 0.02
 STRAGGLER_SHARE = 0.01
+# Fixed, so that the same run always has the same findings and costs.
 _SEED = 20240229
 
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What the analysis says of one run. S steps, W ranks; every time is in virtual seconds.
+    """Result of the analysis of one run: S steps, W ranks; all times are in virtual seconds.
 
     Attributes:
-        findings: every slow interval found, dearest first; those with `masked` are under 1 % of the
-            makespan.
-        hosts: where each rank ran, in rank order.
-        steps: numbers of the analyzed steps, [S]; steps that a killed run left incomplete are not
-            among them.
-        step_s: how long each step took each rank, inside the clock, [S, W].
-        compute_s: its compute (prep, h2d, forward, backward, optimizer), [S, W].
-        wait_s: its waiting for the last to arrive, [S, W].
-        transfer_s: its exposed transfer, [S, W].
-        slowdown: compute against the fleet reference, [S, W]; 1 is the fastest class's usual.
-        transfer_slowdown: the collectives' transfer against its own baseline, [S].
-        time_split: where each rank's time went; adds up to makespan + evaluation.
-        makespan_s: first-step barrier to the stopping rule, evaluation excluded, as the spans have
-            it.
-        outside_clock_s: evaluation pauses that were taken out.
-        replayed_s: the makespan as replayed from the observed durations (checks the replay, not the
+        findings: all slow intervals, most expensive first; those with `masked` cost under 1 % of
+            the makespan.
+        hosts: host of every rank, in rank order.
+        steps: numbers of the analyzed steps, [S], without steps that a killed run left incomplete.
+        step_s: duration of each step on each rank, inside the clock, [S, W].
+        compute_s: compute time (prep, h2d, forward, backward, optimizer), [S, W].
+        wait_s: time waiting for the last rank to arrive, [S, W].
+        transfer_s: exposed transfer time, [S, W].
+        slowdown: compute time relative to the fleet reference, [S, W]; 1 is the usual duration of
+            the fastest class.
+        transfer_slowdown: transfer time of the collectives relative to its own baseline, [S].
+        time_split: division of each rank's time into parts; the parts add up to makespan +
+            evaluation.
+        makespan_s: measured seconds from the first-step barrier to the stopping rule, evaluation
+            excluded, according to the spans.
+        outside_clock_s: seconds of evaluation pauses that were excluded.
+        replayed_s: makespan replayed from the observed durations (it checks the replay, not the
             findings).
-        without_causes_s: replayed makespan with every finding removed; makespan - this is what the
-            findings share.
-        modeled_s: makespan of the fitted model: references and found causes only, no observed
-            duration.
-        notes: sentences a reader of the numbers should know.
-        costed: whether what causes cost was computed.
-        common_steps: whether all ranks took the same steps; else a rank's n-th is its own, findings
-            give their rank's, and what they cost is how much sooner as much would have been learnt.
+        without_causes_s: replayed makespan with every cause removed; the findings share the
+            difference to `replayed_s`.
+        modeled_s: makespan of the fitted model, which uses references and found causes but no
+            observed duration.
+        notes: sentences that a reader of the numbers should know.
+        costed: whether the costs of the causes were computed.
+        common_steps: whether all ranks took the same steps. If not, step n is each rank's own n-th
+            step, a finding has the step numbers of its rank, and a cost is the time saved in
+            processing the same number of samples.
     """
 
     findings: tuple[Finding, ...]
@@ -86,41 +92,44 @@ class AnalysisResult:
 
     @property
     def stragglers(self) -> tuple[Finding, ...]:
-        """Findings that cost at least 1 % of the makespan."""
+        """Return the findings that cost at least 1 % of the makespan."""
         return tuple(f for f in self.findings if not f.masked)
 
     @property
     def lost_s(self) -> float:
-        """Seconds of the makespan that the findings cost together."""
+        """Return the seconds of the makespan that the findings cost together."""
         return self.replayed_s - self.without_causes_s
 
     @property
     def explained(self) -> float:
-        """Modelled over measured makespan; 1 is a perfect account."""
+        """Return the modeled divided by the measured makespan; 1 is a perfect model."""
         return self.modeled_s / self.makespan_s if self.makespan_s > 0 else 1.0
 
     @property
     def unexplained_s(self) -> float:
-        """Measured minus modelled makespan (negative where the model is too slow)."""
+        """Return the measured minus the modeled makespan; negative if the model is too slow."""
         return self.makespan_s - self.modeled_s
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the remainder is within 2 %, so that the costs can be relied on."""
+        """Return whether the modeled makespan is within 2 % of the measured one.
+
+        Otherwise the costs are not reliable.
+        """
         return abs(self.explained - 1.0) <= RELIABLE_REMAINDER
 
 
 def analyze_lockstep(
     run: RunData, detectors: Sequence[CauseDetector] = DETECTORS
 ) -> AnalysisResult:
-    """Finds a run's stragglers and prices them.
+    """Find the stragglers of a lockstep run and their costs.
 
     Args:
-        run: a loaded run folder, of a strategy whose ranks take the same steps.
-        detectors: detectors that look for causes, in their order.
+        run: a loaded run folder of a strategy whose ranks take the same steps.
+        detectors: detectors that search for causes, in their order.
 
     Returns:
-        The findings with everything the report draws.
+        The findings with everything that the report draws.
 
     Raises:
         RunFolderError: some rank recorded no step.
@@ -133,7 +142,7 @@ def analyze_lockstep(
         found.causes,
     )
     prices = _price_causes(found)
-    del found  # the schedule of a long run is large, and what follows needs none
+    del found  # the schedule of a long run takes much memory and is not needed any more
     makespan_s = timeline.makespan
     compute, wait, transfer = (
         timeline.work.total(COMPUTE_CODES),
@@ -166,8 +175,13 @@ def analyze_lockstep(
 
 @dataclass(frozen=True)
 class _CausePrices:
-    """Each cause's cost, [causes], and the run replayed: as it was, without them all, and from them
-    alone; seconds.
+    """Cost of each cause, [causes], and three replayed makespans, in seconds.
+
+    Attributes:
+        costs: Shapley share of each cause.
+        replayed_s: makespan as it was.
+        without_causes_s: makespan without all causes.
+        modeled_s: makespan of references and causes alone.
     """
 
     costs: FloatArray
@@ -189,7 +203,7 @@ def _price_causes(found: LockstepAnalysis) -> _CausePrices:
 
 
 def _compute_slowdown(compute: FloatArray, references: References) -> FloatArray:
-    """Compute against the fleet reference, [S, W]."""
+    """Return the compute time relative to the fleet reference, [S, W]."""
     slowdown = np.empty_like(compute)
     for rank in range(compute.shape[1]):
         slowdown[:, rank] = np.exp(
@@ -199,21 +213,21 @@ def _compute_slowdown(compute: FloatArray, references: References) -> FloatArray
 
 
 def write_findings(findings: Sequence[Finding], path: Path) -> None:
-    """Writes `stragglers.json`: a list of `Finding`, dearest first."""
+    """Write `stragglers.json`: a list of `Finding`, most expensive first."""
     path.write_bytes(TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n")
 
 
 def create_finding(
     cause: Cause, cost_s: float, makespan_s: float, host: RankHost | None, steps: tuple[int, int]
 ) -> Finding:
-    """A cause with its price.
+    """Create the finding of a cause and its cost.
 
     Args:
-        cause: what was slow.
-        cost_s: its share of what all cost.
-        makespan_s: of the run; under 1 % of it the finding is masked.
-        host: of the cause's rank.
-        steps: numbers of its first and last step.
+        cause: the slow interval.
+        cost_s: share of the total cost that the cause has.
+        makespan_s: makespan of the run; the finding is masked if it costs under 1 % of this.
+        host: host of the cause's rank; None if the cause has no rank.
+        steps: numbers of the first and the last slow step.
     """
     return Finding(
         rank=cause.rank,
@@ -244,7 +258,7 @@ def _build_finding(
 
 
 def get_origin_notes(run: RunData) -> tuple[str, ...]:
-    """What another tool's trace does not tell, where the run is one."""
+    """Return the notes on data that the trace of another tool lacks, if the run is one."""
     return () if run.record is None or run.record.origin is None else run.record.origin.notes
 
 
@@ -252,8 +266,9 @@ def _build_notes(run: RunData, result: AnalysisResult) -> tuple[str, ...]:
     notes = list(get_origin_notes(run))
     if not result.is_reliable:
         notes.append(
-            f"The references and the causes found account for {100 * result.explained:.1f} % of the"
-            " makespan; beyond 2 % from 100 the costs are not to be relied on."
+            "The model of reference durations and found causes accounts for"
+            f" {100 * result.explained:.1f} % of the makespan. Costs are reliable only within 2 %"
+            " of 100 %, so do not rely on them."
         )
     outcome = run.record.outcome if run.record is not None else None
     if (
@@ -261,17 +276,17 @@ def _build_notes(run: RunData, result: AnalysisResult) -> tuple[str, ...]:
         and abs(outcome.makespan_s - result.makespan_s) > 0.01 * outcome.makespan_s
     ):
         notes.append(
-            f"run.json says the makespan was {outcome.makespan_s:.2f} s; the spans cover"
-            f" {result.makespan_s:.2f} s of it."
+            f"run.json gives a makespan of {outcome.makespan_s:.2f} s, but the spans cover"
+            f" {result.makespan_s:.2f} s."
         )
     if not len(run.links):
         notes.append(
-            "There are no TCP samples (links.parquet), so no link can be named and no lasting slow"
-            " link found."
+            "links.parquet has no TCP samples, so no link can be named, and links that are slow"
+            " throughout the run cannot be detected."
         )
     if len(result.steps) < 2 * MIN_STEPS:
         notes.append(
-            f"Only {len(result.steps)} steps were recorded: too few to find anything slow for ten"
+            f"Only {len(result.steps)} steps were recorded, too few to detect slow intervals of ten"
             " steps."
         )
     return tuple(notes)

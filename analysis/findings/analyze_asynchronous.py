@@ -1,4 +1,4 @@
-"""The analysis of a run whose ranks had each a pace of its own."""
+"""Analysis of a run with asynchronous ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from laggard.core.run_schema import Finding
 
 
 def analyze_asynchronous(run: RunData) -> AnalysisResult:
-    """Finds the stragglers of ranks of their own pace, and prices them.
+    """Find the stragglers of an asynchronous run and their costs.
 
-    What a cause costs is its share of how much sooner as many samples would have been learnt from.
-    Where ranks were lost, left or joined, or one finished no step, nothing is priced; nor in a
-    trace of another tool, whose ranks wait for what no rule here knows.
+    The cost of a cause is its share of the time saved in processing the same number of samples.
+    Costs are not computed if ranks were lost, left or joined, if a rank finished no step, or if
+    the trace comes from another tool, whose rules of waiting are unknown.
 
     Raises:
         RunFolderError: no rank finished a step.
@@ -57,6 +57,7 @@ def analyze_asynchronous(run: RunData) -> AnalysisResult:
 
 
 def _build_finding(run: RunData, async_replay: AsyncReplay, cause: Cause, cost: float) -> Finding:
+    # A link that is slow throughout belongs to no rank, so its finding spans all ranks' steps.
     if cause.rank is None:
         numbers = [rank_timeline.number for rank_timeline in async_replay.rank_timelines]
         steps = min(int(each[0]) for each in numbers), max(int(each[-1]) for each in numbers)
@@ -71,8 +72,9 @@ def _build_finding(run: RunData, async_replay: AsyncReplay, cause: Cause, cost: 
 
 
 def _find_other_end(rank_timeline: RankTimeline, cause: Cause) -> int | None:
-    """The one rank that data went to or came from in the steps of a network cause; None where there
-    were several, or a server.
+    """Return the only rank that exchanged data in the steps of a network cause.
+
+    The result is None if there were several, or a server.
     """
     if not cause.spec.uses_links:
         return None
@@ -87,7 +89,7 @@ def _build_notes(work: StackedSteps) -> tuple[str, ...]:
         return ()
     return (
         (
-            f"{few} of the {len(counted)} ranks took under ten steps after the first: too few to"
-            " find anything slow in them."
+            f"{few} of the {len(counted)} ranks took under ten steps after warm-up, too few to"
+            " detect slow intervals in them."
         ),
     )

@@ -1,4 +1,4 @@
-"""The analysis of any run, by the replay that fits how its ranks trained."""
+"""Analysis of any run, with the replay for its synchronization mode."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from laggard.analysis.tables.load_run import RunData
 
 
 def analyze_run(run: RunData) -> AnalysisResult:
-    """Finds a run's stragglers and prices them, whether its ranks took the same steps or each its
-    own.
+    """Find a run's stragglers and their costs, for lockstep and asynchronous runs.
 
     Raises:
         RunFolderError: there is no step to analyze.

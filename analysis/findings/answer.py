@@ -1,7 +1,7 @@
-"""The answer in plain sentences: who slowed the training down, when, and what it cost.
+"""Sentences that open a report: the stragglers, their time and their cost.
 
-Findings are told together when a reader would: same family and kind, hosts of one tier (or links
-between the same two tiers), about the same steps and slowdown.
+Several findings share a sentence if a reader would regard them as one cause: same family and kind,
+hosts of one tier (or links between the same two tiers), similar steps and slowdown.
 """
 
 from __future__ import annotations
@@ -26,41 +26,44 @@ from laggard.core.text_format import (
 )
 
 MAX_SENTENCES = 6
+# Findings are one cause if they share half of the steps that either has, and if their slowdowns
+# differ by at most this factor.
 SAME_STEPS = 0.5
 SAME_SLOWDOWN = 1.5
+# Share of the makespan from which a cause with only masked findings is reported.
 MIN_COMBINED_SHARE = 0.05
 FASTEST_RATIO = 1.1
 
 
 @dataclass(frozen=True)
 class FindingGroup:
-    """Findings that read as one, dearest first."""
+    """Findings that are reported as one cause, most expensive first."""
 
     findings: tuple[Finding, ...]
 
     @property
     def first(self) -> Finding:
-        """The dearest finding: its family, kind and place are every other's too."""
+        """Return the most expensive finding; all findings share its family, kind and tiers."""
         return self.findings[0]
 
     @property
     def cost_s(self) -> float:
-        """Seconds of the makespan that they cost together."""
+        """Return the seconds of the makespan that the findings cost together."""
         return sum(f.cost_s for f in self.findings)
 
     @property
     def steps(self) -> tuple[int, int]:
-        """First and last step of any of them."""
+        """Return the first and the last step of any of the findings."""
         return min(f.first_step for f in self.findings), max(f.last_step for f in self.findings)
 
     @property
     def all_masked(self) -> bool:
-        """Whether each of them costs less than 1 % of the makespan."""
+        """Return whether each of the findings costs less than 1 % of the makespan."""
         return all(f.masked for f in self.findings)
 
     @property
     def slowdown_text(self) -> str:
-        """`4.1x`, or `3.2x to 5x` where they differ by more than a tenth."""
+        """Return `4.1x`, or `3.2x to 5x` if the slowdowns differ by more than a tenth."""
         least, most = min(f.slowdown for f in self.findings), max(f.slowdown for f in self.findings)
         if most <= 1.1 * least:
             middle = sorted(f.slowdown for f in self.findings)[len(self.findings) // 2]
@@ -69,20 +72,18 @@ class FindingGroup:
 
 
 def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, ...]:
-    """The sentences that open a report, most important first.
+    """Return the sentences that open a report, most important first.
 
     Args:
-        run: whose state is told first when it did not end well.
-        analysis: what was found; None when there was nothing to analyze.
+        run: the run; its state comes first if it did not end well.
+        analysis: result of the analysis; None if there was nothing to analyze.
 
     Returns:
-        At least one sentence, plain text.
+        At least one sentence of plain text.
     """
     state = format_state(run)
     if analysis is None:
-        return state or (
-            "No step was finished by every rank, so there is nothing to say about stragglers.",
-        )
+        return state or ("No step was finished by all ranks, so stragglers cannot be analyzed.",)
     return (
         *state,
         *format_findings(run, analysis),
@@ -92,55 +93,58 @@ def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, .
 
 
 def format_decisions(run: RunData) -> tuple[str, ...]:
-    """What the strategy decided last, and how often it changed its mind; nothing where it decides
-    nothing.
-    """
+    """Return a sentence about the strategy's last decision, and nothing if it made none."""
     if not run.decisions or run.record is None:
         return ()
     last, earlier = run.decisions[-1], len(run.decisions) - 1
     often = "once" if earlier == 1 else format_count(earlier, "time")
-    before = f" It had changed its mind {often} before; the table has all." if earlier else ""
+    before = (
+        f" It had changed its policy {often} before; the table lists all decisions."
+        if earlier
+        else ""
+    )
     return (
         (
-            f"From step {last.step + 1} on, {run.record.strategy.name} took up:"
+            f"From step {last.step + 1} on, {run.record.strategy.name} used this policy:"
             f" {last.description}.{before}"
         ),
     )
 
 
 def format_state(run: RunData) -> tuple[str, ...]:
-    """How the run ended, where it did not end well, and whether the emulation can be trusted."""
+    """Return sentences about a run that did not end well or was out of tolerance."""
     status = run.record.status if run.record is not None else "interrupted"
     told: list[str] = []
     if status in {"interrupted", "running"}:
         told.append(
-            "This run did not end: it was interrupted or is still running, and what follows is as"
-            " far as it got."
+            "This run did not end: it was interrupted or is still running. The report covers the"
+            " recorded part."
         )
     elif status == "failed":
-        told.append("This run failed; what follows is as far as it got.")
+        told.append("This run failed. The report covers the recorded part.")
     missed = sum(not check.ok for check in run.fidelity)
     if missed:
         total = len(run.fidelity)
         scope_text = (
-            f"{missed} of {total} measured quantities"
-            if total > 1
-            else "the only measured quantity"
+            f"{missed} of {total} fidelity checks" if total > 1 else "The only fidelity check"
         )
         told.append(
-            f"The emulation missed its tolerance ({scope_text}): do not rely on the numbers."
+            f"{scope_text} failed, so the emulation was out of tolerance: do not rely on the"
+            " numbers."
         )
     elif status == "unfaithful":
         told.append(
-            "The emulation slipped while this run trained, as told below: do not rely on the"
-            " numbers."
+            "The emulation was out of tolerance during training (see the fidelity violations"
+            " below): do not rely on the numbers."
         )
     return tuple(told)
 
 
 def format_findings(run: RunData, analysis: AnalysisResult) -> tuple[str, ...]:
-    """One sentence per cause, dearest first; `No straggler: ...` where there is none; where nothing
-    is costed, what is known.
+    """Return one sentence per cause, most expensive first, or `No straggler: ...` without any.
+
+    For asynchronous ranks, sentences about waiting and churn follow; without costs there are only
+    those.
     """
     if not analysis.common_steps:
         return (
@@ -160,7 +164,8 @@ def _format_groups(run: RunData, analysis: AnalysisResult) -> tuple[str, ...]:
         share = format_percent(sum(c.cost_s for c in rest) / analysis.makespan_s)
         more = capitalize_sentence(format_count(len(rest), "more cause"))
         sentences.append(
-            f"{more} cost {share}{' together' if len(rest) > 1 else ''}; the table has them all."
+            f"{more} cost {share}{' together' if len(rest) > 1 else ''}; the table lists all of"
+            " them."
         )
     return (*sentences, *_format_masked(unreported))
 
@@ -168,10 +173,11 @@ def _format_groups(run: RunData, analysis: AnalysisResult) -> tuple[str, ...]:
 def select_reported_groups(
     analysis: AnalysisResult,
 ) -> tuple[tuple[FindingGroup, ...], tuple[FindingGroup, ...]]:
-    """Causes that deserve a sentence, and those that do not, dearest first.
+    """Return the causes that are reported in a sentence and those that are not.
 
-    A cause does if one of its findings is a straggler, or if many that cost under 1 % each add up
-    to 5 %: sixty slow hosts carry a sixtieth each, and are dear all the same.
+    Both are ordered by cost, most expensive first. A cause is reported if one of its findings is a
+    straggler, or if its masked findings add up to 5 % of the makespan: sixty slow hosts with a
+    sixtieth of the cost each are expensive together.
     """
     found = group_findings(analysis.findings, analysis)
     costly = [
@@ -181,25 +187,25 @@ def select_reported_groups(
 
 
 def format_remainder(analysis: AnalysisResult) -> tuple[str, ...]:
-    """What the findings leave unexplained, where it is more than 2 % of the makespan."""
+    """Return the sentence about the unexplained part of the makespan, if it is more than 2 %."""
     share = 1.0 - analysis.explained
     if abs(share) <= RELIABLE_REMAINDER:
         return ()
     if share > 0:
         return (
             (
-                f"{format_percent(share)} of the makespan stays unexplained, so the costs are not"
-                " to be relied on."
+                f"{format_percent(share)} of the makespan is unexplained, so do not rely on the"
+                " costs."
             ),
         )
-    longer = f"The model of what was found takes {format_percent(-share)} longer than the run did"
-    return (f"{longer}, so the costs are not to be relied on.",)
+    longer = f"The modeled makespan is {format_percent(-share)} longer than the measured one"
+    return (f"{longer}, so do not rely on the costs.",)
 
 
 def group_findings(
     findings: Sequence[Finding], analysis: AnalysisResult
 ) -> tuple[FindingGroup, ...]:
-    """Findings gathered into what a reader would call one cause, dearest first."""
+    """Group the findings that a reader would regard as one cause, most expensive first."""
     groups: list[list[Finding]] = []
     for finding in sorted(findings, key=lambda f: -f.cost_s):
         home = next((g for g in groups if _is_same_cause(finding, g[0], analysis)), None)
@@ -217,6 +223,7 @@ def _is_same_cause(finding: Finding, other: Finding, analysis: AnalysisResult) -
         return False
     if not 1 / SAME_SLOWDOWN <= finding.slowdown / other.slowdown <= SAME_SLOWDOWN:
         return False
+    # Step numbers of asynchronous ranks cannot be compared, and both last for the whole run.
     if not analysis.common_steps and finding.kind == "deterministic":
         return True
     shared = min(finding.last_step, other.last_step) - max(finding.first_step, other.first_step) + 1
@@ -225,9 +232,10 @@ def _is_same_cause(finding: Finding, other: Finding, analysis: AnalysisResult) -
 
 
 def _get_tiers(finding: Finding, analysis: AnalysisResult) -> frozenset[str]:
-    """The tier of a host, the two tiers of a link, nothing for a collective without one."""
+    """Return the tier of a host or both tiers of a link; empty for a collective without a link."""
     tiers = {h.host: h.tier for h in analysis.hosts}
     ends = finding.link if finding.link is not None else (finding.host,) if finding.host else ()
+    # The extra element separates a link within a tier from a host of this tier.
     return frozenset(tiers.get(end, end) for end in ends) | (
         {"a link"} if finding.link is not None else set()
     )
@@ -262,18 +270,18 @@ def _format_group(cause: FindingGroup, run: RunData, analysis: AnalysisResult) -
 
 
 def get_subject(cause: FindingGroup, analysis: AnalysisResult) -> Subject:
-    """Who or what a cause is about, as a sentence would say it."""
+    """Return the subject of a cause's sentence."""
     if cause.first.link is not None:
         return describe_links(
             [f.link for f in cause.findings if f.link is not None], analysis.hosts
         )
     if cause.first.host is None:
-        return Subject("communication, on links that could not be named,", single=True)
+        return Subject("communication (link unknown)", single=True)
     return describe_hosts([f.host for f in cause.findings if f.host is not None], analysis.hosts)
 
 
 def _format_verb(cause: FindingGroup, subject: Subject, *, present: bool) -> str:
-    """The verb of a family, in the number of its subject: `computes`, `were`, `fetched samples`."""
+    """Return the verb of a family in the number of its subject: `computes`, `were`."""
     family = FAMILIES[cause.first.family]
     if family.uses_links and (cause.first.link is not None or cause.first.host is None):
         return (
@@ -286,8 +294,10 @@ def _format_verb(cause: FindingGroup, subject: Subject, *, present: bool) -> str
 
 
 def _format_reference(cause: FindingGroup, analysis: AnalysisResult) -> str:
-    """What a lasting slowness is slower than: the tiers of the fastest ranks, where they are
-    others.
+    """Return the reference of a deterministic slowdown, such as ` than the cloud`.
+
+    The fastest tiers are named only if the slow hosts belong to other tiers; else it is ` than the
+    fastest hosts`.
     """
     family = FAMILIES[cause.first.family]
     if family.uses_links:
@@ -302,8 +312,9 @@ def _format_reference(cause: FindingGroup, analysis: AnalysisResult) -> str:
 
 
 def find_fastest_tiers(analysis: AnalysisResult) -> tuple[str, ...]:
-    """Tiers that compute within a tenth of the fastest in the median step; none where some tier has
-    no name.
+    """Return the tiers whose median step computes within a tenth of the fastest tier's.
+
+    The result is empty if some tier has no name.
     """
     import numpy as np
 
@@ -322,7 +333,7 @@ def find_fastest_tiers(analysis: AnalysisResult) -> tuple[str, ...]:
 
 def _format_no_straggler(analysis: AnalysisResult) -> str:
     took = f"{format_seconds(analysis.makespan_s)}, {format_count(len(analysis.steps), 'step')}"
-    return f"No straggler: nothing slow enough and long enough cost 1 % of the makespan ({took})."
+    return f"No straggler: no slow interval cost 1 % or more of the makespan ({took})."
 
 
 def _format_masked(unreported: Sequence[FindingGroup]) -> tuple[str, ...]:

@@ -1,6 +1,4 @@
-"""Who a sentence is about: `the four edge hosts`, `two of the four edge hosts (…)`, `the links
-between edge and cloud`.
-"""
+"""Subjects of sentences: `the four edge hosts`, `the links between edge and cloud` and similar."""
 
 from __future__ import annotations
 
@@ -15,23 +13,23 @@ MAX_NAMES = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a sentence and its grammatical number."""
+    """Subject of a sentence and its grammatical number."""
 
     text: str
     single: bool
 
     @property
     def pronoun(self) -> str:
-        """The word that stands for it."""
+        """Return the pronoun of the subject."""
         return "it" if self.single else "they"
 
 
 def describe_hosts(names: Sequence[str], hosts: Sequence[RankHost]) -> Subject:
-    """The hosts of a cause, told by their tier where they are all or many of it.
+    """Describe the hosts of a cause, by their tier if they are several or all of its hosts.
 
     Args:
         names: host names, possibly repeated, all of one tier.
-        hosts: where every rank of the run was.
+        hosts: host of every rank of the run.
     """
     slow = sorted(set(names), key=lambda name: _get_rank(name, hosts))
     tier = next((h.tier for h in hosts if h.host == slow[0]), "")
@@ -50,15 +48,19 @@ def describe_hosts(names: Sequence[str], hosts: Sequence[RankHost]) -> Subject:
 
 
 def describe_links(links: Sequence[tuple[str, str]], hosts: Sequence[RankHost]) -> Subject:
-    """The links of a cause, told by the tiers at their ends: a finding names the worst link of its
-    pair of tiers.
+    """Describe the links of a cause by the tiers at their ends.
+
+    A finding names only the worst link of its tier pair, so the sentence speaks of all links of
+    the pair.
 
     Args:
-        links: (from, to) pairs of host names, all between the same two tiers, the dearest first.
-        hosts: where every rank of the run was.
+        links: (source, destination) pairs of host names, all between the same two tiers, most
+            expensive first.
+        hosts: host of every rank of the run.
     """
     tiers = {h.host: h.tier for h in hosts}
     source, target = (tiers.get(end, "") for end in links[0])
+    # With one host in each of the two tiers, there is no other link between them.
     alone = not source or not target or (source != target and _is_only_link(source, target, tiers))
     if alone:
         if len(set(links)) > 1:

@@ -1,6 +1,4 @@
-"""What is told of ranks of their own pace beside the findings: who took how many steps, who waited
-for whom, who came and went.
-"""
+"""Sentences about asynchronous ranks besides findings: steps, waiting, lost ranks and churn."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from laggard.core.text_format import format_percent, format_ratio
 
 
 def _format_turnover(run: RunData, churn: Sequence[ChurnEvent], rank: int) -> str:
-    """When a rank left and joined."""
+    """Return the sentence about a rank that left or joined."""
     sentences = " and ".join(
         f"{each.kind} after {each.effective_s:.1f} s" for each in churn if each.rank == rank
     )
@@ -23,8 +21,9 @@ def _format_turnover(run: RunData, churn: Sequence[ChurnEvent], rank: int) -> st
 
 
 def format_asynchronous(run: RunData, analysis: AnalysisResult) -> tuple[str, ...]:
-    """Who was slow and who was waited for, in plain sentences; where nothing is priced, who was
-    slow comes first.
+    """Return sentences about slow ranks, waiting, lost ranks and churn.
+
+    If costs were not computed, the slowest rank comes first.
     """
     lost = run.record.lost_ranks if run.record is not None else ()
     churn = run.record.churn if run.record is not None else ()
@@ -41,34 +40,43 @@ def format_asynchronous(run: RunData, analysis: AnalysisResult) -> tuple[str, ..
         int(run.steps.samples.sum() + run.steps.dropped.sum()), 1
     )
     if dropped >= 0.01:
-        sentences.append(f"{format_percent(dropped)} of the samples were computed in vain.")
+        sentences.append(
+            f"{format_percent(dropped)} of the computed samples were discarded without training on"
+            " them."
+        )
     return tuple(each for each in [*sentences, _format_waiting(run, analysis)] if each)
 
 
 def _format_pricing(run: RunData, analysis: AnalysisResult) -> str:
-    """What a cost is here, or why there is none."""
+    """Return the sentence that defines a cost in this run, or why there is none."""
     record = run.record
     if record is not None and record.origin is not None:
         return (
-            "This trace is replayed in part only, as told below, so what slow workers cost is not"
-            " computed."
+            "This trace can be replayed only in part (see the notes below), so the cost of slow"
+            " workers is not computed."
         )
     name = record.strategy.name if record is not None else "this strategy"
-    pace_text = "every worker goes at its own pace"
+    pace_text = "every worker takes steps of its own"
     if record is not None and (record.lost_ranks or record.churn):
         pace_text = "workers were lost" if record.lost_ranks else "workers left or joined"
     if not analysis.costed:
-        return f"Under {name} {pace_text}, so what slow ones cost is not computed."
+        return f"In this run with {name}, {pace_text}, so the cost of slow workers is not computed."
     return (
-        f"Under {name} {pace_text}: a cost is how much sooner as much would have been learnt."
+        f"In this run with {name}, {pace_text}: a cost is the time saved in processing the same"
+        " number of samples."
         if analysis.stragglers
         else ""
     )
 
 
 def _format_slowest(run: RunData, analysis: AnalysisResult) -> str:
-    """The slowest rank against the fastest, in the usual step of each."""
+    """Return the sentence that compares the slowest rank's usual step with the fastest's.
+
+    The result is empty if they differ by less than 10 %.
+    """
     usual = np.median(analysis.compute_s, axis=0)
+    # A rank without steps gets the median of the others, so that it is neither the fastest nor the
+    # slowest.
     usual = np.where(usual > 0, usual, np.median(usual[usual > 0]) if usual.any() else 0.0)
     fast, slow = int(np.argmin(usual)), int(np.argmax(usual))
     if usual[fast] <= 0 or usual[slow] < 1.1 * usual[fast]:
@@ -81,11 +89,14 @@ def _format_slowest(run: RunData, analysis: AnalysisResult) -> str:
     if run.record is not None and run.record.origin is not None:
         return f"{sentences}."
     taken = np.bincount(run.steps.rank, minlength=run.world_size)
-    return f"{sentences}; it took {taken[slow]} steps, and {names[1]} {taken[fast]}."
+    return f"{sentences}; it took {taken[slow]} steps, {names[1]} took {taken[fast]}."
 
 
 def _format_waiting(run: RunData, analysis: AnalysisResult) -> str:
-    """Who waits most, and for whom."""
+    """Return the sentence about the rank that waits most, and the rank that it mostly waits for.
+
+    The result is empty if it waits less than 2 % of the time.
+    """
     most = int(np.argmax(analysis.time_split.wait_s))
     share_s = float(analysis.time_split.wait_s[most]) / max(analysis.makespan_s, 1e-9)
     whom = run.steps.waited_for[(run.steps.rank == most) & (run.steps.waited_for >= 0)]

@@ -1,6 +1,4 @@
-"""Run folders side by side: which are repeats of one setup, what the setups are called, and the
-comparison as text and as a document.
-"""
+"""Comparison of run folders: grouping into setups, names of setups, and output."""
 
 from __future__ import annotations
 
@@ -23,40 +21,42 @@ from laggard.core.run_schema import RunRecord
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 _MAX_CAUSES = 6
+# Parts of the time split below this share of the total are not printed.
 _MIN_PART = 0.01
 
 
 def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[str, ...]]:
-    """Analyze runs and hold them against each other.
+    """Analyze runs and compare their setups.
 
     Args:
-        folders: of the runs; the first one's setup is what others are held against.
+        folders: run folders; the others are compared with the setup of the first one.
 
     Returns:
-        The setups in the order of their first runs, and a line for each run that is left out, since
-        it was not done.
+        The setups in the order of their first runs, and a line for each run that is skipped
+        because its status is not `done`.
 
     Raises:
-        InputError: no run was done.
-        RunFolderError: one is no run folder.
+        InputError: no run has the status `done`.
+        RunFolderError: a folder is not a run folder.
     """
     kept: list[tuple[Path, RunRecord]] = []
     left_out: list[str] = []
+    # A folder that is given twice counts once; as a repeat, it would narrow the intervals.
     for folder in dict.fromkeys(folders):
         record = load_run(folder).record
         if record is None or record.status != "done":
             status = (
-                "it has no record"
+                "it has no run.json"
                 if record is None
-                else f"{record.scenario} {record.id}, {record.status}"
+                else f"{record.scenario} {record.id} has the status {record.status}, not done"
             )
-            left_out.append(f"{folder} is left out: {status}")
+            left_out.append(f"{folder} is skipped: {status}")
         else:
             kept.append((folder, record))
     if not kept:
         raise InputError(
-            "none of these runs was done, so there is nothing to compare — `laggard runs` lists"
-            " them"
+            "none of these runs has the status done, so there is nothing to compare; `laggard runs`"
+            " lists all runs with their status"
         )
     names = name_setups([record for _, record in kept])
     measured = [
@@ -71,8 +71,10 @@ def _measure_folder(folder: Path, setup: str) -> MeasuredRun:
 
 
 def name_setups(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What repeats of a run have in common: scenario, strategy, testbed and what was set, seeds
-    left out; what all share is not told.
+    """Return the setup name of every run: the settings that distinguish it from other setups.
+
+    A name consists of scenario, strategy, testbed and settings of the command line, without seeds.
+    Settings that all runs share are omitted, unless there is only one setup.
     """
     told = [
         (
@@ -86,13 +88,16 @@ def name_setups(records: Sequence[RunRecord]) -> tuple[str, ...]:
     shared = set.intersection(*map(set, told)) if told else set()
     everything = shared if len({*told}) == 1 else set()
     return tuple(
-        ", ".join(part for part in parts if part not in shared - everything) or "as it is"
+        ", ".join(part for part in parts if part not in shared - everything) or "base setup"
         for parts in told
     )
 
 
 def _iterate_settings(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """What was set on the command line, but for the strategy, which is told by name, and seeds."""
+    """Yield key and value of every `--set` option, except for the strategy and seeds.
+
+    The strategy is described by its record instead.
+    """
     arguments = iter(record.command)
     for argument in arguments:
         setting = next(arguments, "") if argument == "--set" else argument.removeprefix("--set=")
@@ -106,12 +111,12 @@ def _iterate_settings(record: RunRecord) -> Iterator[tuple[str, str]]:
 def to_comparison_document(
     setups: Sequence[Setup], left_out: Sequence[str]
 ) -> dict[str, JsonValue]:
-    """The comparison, for machines."""
+    """Return the comparison as a JSON document."""
     return {"setups": [asdict(setup) for setup in setups], "left_out": list(left_out)}
 
 
 def format_comparison(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
-    """The comparison, for people."""
+    """Return the comparison as text."""
     lines: list[str] = []
     for setup in setups:
         lines += [*_format_setup(setup, setups[0]), ""]
@@ -147,20 +152,21 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
         for name, part in setup.parts_s.items()
         if part.mean >= _MIN_PART * total
     ]
-    yield f"  seconds of a worker, on average: {', '.join(parts)}"
+    yield f"  mean seconds per worker: {', '.join(parts)}"
     if setup.lost_share is None:
-        yield "  what slow workers cost was not computed"
+        yield "  the cost of slow workers was not computed"
         return
-    yield f"  lost to what was found: {_format_percent(setup.lost_share)}"
+    yield f"  lost to all causes found: {_format_percent(setup.lost_share)}"
     for cause in setup.causes[:_MAX_CAUSES]:
-        yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count})"
+        yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count} runs)"
 
 
 def _format_difference(points: Estimate | None, first: Setup) -> str:
     if points is None:
         return ""
     return (
-        f"; {_format_estimate(_scale_estimate(points, 100), '{:+.1f}')} points against {first.name}"
+        f"; {_format_estimate(_scale_estimate(points, 100), '{:+.1f}')} points"
+        f" compared with {first.name}"
     )
 
 

@@ -1,13 +1,16 @@
-"""Runs side by side: makespan, accuracy, bytes, where the time went, and what was found, with
-confidence intervals over repeats.
+"""Comparison of setups: makespan, accuracy, bytes, time split and causes, over repeated runs.
 
-Runs that differ in nothing but their seeds are repeats of one setup. Setups are held against the
-first: what is averaged are logarithms of makespans and bytes, so that twice as fast and half as
-fast cancel out, and accuracies as they are; seed by seed where both have the same seeds, else by
-Welch's interval for the difference of two means (B. L. Welch, Biometrika 34, 1947). Two setups
-learn equally well, within a margin, where the interval of the difference of their accuracies lies
-inside it (D. J. Schuirmann's two one-sided tests, J. Pharmacokinet. Biopharm. 15, 1987, at 2.5 %
-each): one that holds zero and reaches further says only that there were too few repeats.
+Runs that differ only in their seeds are repeats of one setup. Every setup is compared with the
+first one, with 95 % confidence intervals:
+
+- Makespans and bytes are averaged as logarithms, so that twice as fast and half as fast cancel
+  out. Accuracies are averaged as they are.
+- Two setups with the same seeds are compared seed by seed. Otherwise Welch's interval for the
+  difference of two means is used (B. L. Welch, Biometrika 34, 1947).
+- Two setups are equally accurate within a margin if the interval of the difference of their
+  accuracies lies inside it (D. J. Schuirmann's two one-sided tests, J. Pharmacokinet. Biopharm.
+  15, 1987, at 2.5 % each). An interval that contains zero but exceeds the margin only shows that
+  there were too few repeats.
 """
 
 from __future__ import annotations
@@ -27,9 +30,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over repeats, and the ends of its 95 % interval; None where there are fewer than
-    two.
-    """
+    """Mean over repeats, and the ends of its 95 % interval; None with fewer than two repeats."""
 
     mean: float
     low: float | None
@@ -38,18 +39,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What is compared of one run.
+    """Measurements of one run that are compared.
 
     Attributes:
-        setup: what all its repeats have in common.
-        seed: of the run.
-        makespan_s: from the first step to the stopping rule, in virtual seconds.
-        accuracy: part of the test set told right when it ended; None where nothing was evaluated.
-        bytes_sent: by all workers until then; None where nobody counted them.
-        parts_s: where the time went, mean over ranks, by name (see `TimeSplit`).
-        causes: parts of the makespan that each cause costs, by who or what it is; None where costs
-            were not computed.
-        cost: its price, if the scenario has prices.
+        setup: name of the setup that all its repeats share.
+        seed: seed of the run.
+        makespan_s: virtual seconds from the first step to the stopping rule.
+        accuracy: share of the test set that the final model classifies correctly; None without
+            evaluation.
+        bytes_sent: bytes that all workers sent until then; None if they were not counted.
+        parts_s: mean seconds over ranks, by part of the time split (see `TimeSplit`).
+        causes: share of the makespan that each cause costs, by its description; None if costs were
+            not computed.
+        cost: price of the run, if the scenario has prices.
         fairness: Jain's index.
     """
 
@@ -66,8 +68,12 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class FoundCause:
-    """A cause over the repeats of a setup: in how many it was found, and its mean part of the
-    makespan over all of them.
+    """Cause over the repeats of a setup.
+
+    Attributes:
+        subject: description of the cause.
+        runs: number of runs in which it was found.
+        share: mean share of the makespan over all runs of the setup.
     """
 
     subject: str
@@ -77,22 +83,22 @@ class FoundCause:
 
 @dataclass(frozen=True)
 class Setup:
-    """The repeats of one setup.
+    """Repeats of one setup, compared with the first setup.
 
     Attributes:
-        name: what they have in common.
-        seeds: of its runs.
-        makespan_s: their geometric mean.
-        speedup: how many times as fast as the first setup it is; None for that itself.
-        accuracy: when it ended.
-        accuracy_gain: by how much its accuracy is above the first setup's; None for that itself.
-        bytes_sent: their geometric mean.
-        bytes_ratio: how many times what the first setup sent it sent; None for that itself.
-        parts_s: where the time went, by name.
-        lost_share: part of the makespan that all causes cost together; None where it was not
+        name: settings that the repeats share.
+        seeds: seed of every run.
+        makespan_s: geometric mean of the makespans.
+        speedup: makespan of the first setup divided by this one's; None for the first setup.
+        accuracy: accuracy at the end of the runs.
+        accuracy_gain: accuracy minus the first setup's; None for the first setup.
+        bytes_sent: geometric mean of the sent bytes.
+        bytes_ratio: sent bytes divided by the first setup's; None for the first setup.
+        parts_s: seconds by part of the time split.
+        lost_share: share of the makespan that all causes cost together; None if costs were not
             computed.
-        causes: what was found, dearest first.
-        cost: its price.
+        causes: found causes, most expensive first.
+        cost: price of a run.
         fairness: Jain's index.
     """
 
@@ -112,7 +118,7 @@ class Setup:
 
 
 def measure_run(run: RunData, analysis: AnalysisResult, setup: str) -> MeasuredRun:
-    """What is compared of a run that was analyzed."""
+    """Return the measurements of a run that was analyzed."""
     outcome = run.record.outcome if run.record is not None else None
     shares: dict[str, float] = {}
     for cause in group_findings(analysis.findings, analysis):
@@ -137,7 +143,7 @@ def measure_run(run: RunData, analysis: AnalysisResult, setup: str) -> MeasuredR
 
 
 def compare_runs(runs: Sequence[MeasuredRun]) -> tuple[Setup, ...]:
-    """Gathers repeats and holds setups against the first, in the order in which they come."""
+    """Group repeats and compare every setup with the first, in the order of their first runs."""
     setups: dict[str, list[MeasuredRun]] = {}
     for run in runs:
         setups.setdefault(run.setup, []).append(run)
@@ -146,7 +152,7 @@ def compare_runs(runs: Sequence[MeasuredRun]) -> tuple[Setup, ...]:
 
 
 def estimate_mean(values: Sequence[float]) -> Estimate:
-    """Mean and Student's 95 % interval."""
+    """Return the mean and Student's 95 % interval."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean, None, None)
@@ -159,15 +165,15 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
 
 
 def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
-    """By how much `other` is more than `first`.
+    """Return the difference `other` minus `first`.
 
     Args:
-        first: what was measured, by seed, and which of the runs with it.
-        other: the same.
+        first: measured values by key: a seed, and a counter for runs with the same seed.
+        other: measured values by key.
 
     Returns:
-        The difference of the means, and its 95 % interval: of the pairs where both have the same
-        seeds, else Welch's.
+        The difference of the means with its 95 % interval: from pairs if both have the same keys,
+        else Welch's.
     """
     if first.keys() == other.keys():
         return estimate_mean([other[key] - first[key] for key in first])
@@ -177,6 +183,7 @@ def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) 
     errors = [statistics.variance(each.values()) / len(each) for each in (first, other)]
     if not any(errors):
         return Estimate(mean, mean, mean)
+    # Degrees of freedom by the formula of Welch and Satterthwaite.
     freedom = sum(errors) ** 2 / sum(
         e**2 / (len(each) - 1) for e, each in zip(errors, (first, other), strict=True)
     )
@@ -185,15 +192,14 @@ def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) 
 
 
 def estimate_ratio(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
-    """How many times `first` is `other`: of makespans, how many times as fast `other` is; both
-    above 0.
+    """Return the ratio `first` over `other`; for makespans, the speedup of `other`.
 
     Args:
-        first: what was measured, by seed, and which of the runs with it.
-        other: the same.
+        first: measured values by key, above 0: a seed, and a counter for runs with the same seed.
+        other: measured values by key, above 0.
 
     Returns:
-        The geometric mean of the ratios, and its 95 % interval, as of the difference of their
+        The geometric mean of the ratio with its 95 % interval, computed from the difference of the
         logarithms.
     """
     logs, others = (
@@ -255,6 +261,7 @@ def _collect_bytes(group: Sequence[MeasuredRun]) -> dict[Key, float]:
 
 
 def _iterate_by_seed(group: Sequence[MeasuredRun]) -> Iterator[tuple[Key, MeasuredRun]]:
+    # Several runs of a setup may have one seed; the counter pairs them in their order.
     seen: Counter[int] = Counter()
     for run in group:
         yield (run.seed, seen[run.seed]), run

@@ -1,5 +1,6 @@
-"""Where the time of ranks of their own pace went, from spans as they are: communication that
-carries nothing is waiting.
+"""Division of asynchronous ranks' time into parts, taken directly from the spans.
+
+Communication that carries no data counts as waiting.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _S = 1e-9
 
 
 def describe_asynchronous(run: RunData) -> AnalysisResult:
-    """What can be said of a run whose ranks had each a pace of its own.
+    """Describe a run with asynchronous ranks, without findings and costs.
 
     Returns:
-        An analysis without findings and without costs; its n-th steps are every rank's own n-th, as
-        far as all have come.
+        An analysis whose step n is each rank's own n-th step. It ends with the last step number
+        that every rank with steps reached.
 
     Raises:
         RunFolderError: no rank finished a step.
@@ -39,7 +40,8 @@ def describe_asynchronous(run: RunData) -> AnalysisResult:
     nth, counts = _count_own_steps(spans, run.world_size)
     if not counts.any():
         raise RunFolderError(
-            f"{run.folder}: no rank finished a training step; there is nothing to analyze"
+            f"{run.folder}: no rank finished a training step, so there is nothing to analyze; read"
+            " the files in its logs folder for the reason"
         )
     wait_ns = compute_wait_ns(run, spans)
     split = _split_time(spans, wait_ns, get_tier_placement(run), _find_departed(run))
@@ -47,6 +49,7 @@ def describe_asynchronous(run: RunData) -> AnalysisResult:
     inside = nth < steps
 
     def table(nanoseconds: IntArray) -> FloatArray:
+        """Sum nanoseconds of spans by step and rank, in seconds, [steps, W]."""
         values = np.zeros((steps, run.world_size))
         np.add.at(values, (nth[inside], spans.rank[inside]), nanoseconds[inside] * _S)
         return values
@@ -63,6 +66,7 @@ def describe_asynchronous(run: RunData) -> AnalysisResult:
         compute_s=compute,
         wait_s=table(wait_ns),
         transfer_s=table(np.where(communicates, spans.dur_ns - wait_ns, 0)),
+        # No references are fitted here: the fastest rank's median step stands for the fleet's.
         slowdown=compute / max(float(usual[usual > 0].min(initial=np.inf)), 1e-9),
         transfer_slowdown=np.ones(steps),
         time_split=split,
@@ -78,8 +82,11 @@ def describe_asynchronous(run: RunData) -> AnalysisResult:
 
 
 def _count_own_steps(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray]:
-    """Which of its rank's own steps each span is part of, from 0, [N]; and how many steps each rank
-    took, [W].
+    """Return the position of every span among its rank's own steps.
+
+    Returns:
+        The index of the span's step among its rank's steps, from 0, [N], and the number of steps
+        of every rank, [W].
     """
     nth, counts = np.zeros(len(spans), dtype=np.int64), np.zeros(world, dtype=np.int64)
     for rank in range(world):
@@ -90,7 +97,7 @@ def _count_own_steps(spans: SpanColumns, world: int) -> tuple[IntArray, IntArray
 
 
 def _find_departed(run: RunData) -> frozenset[int]:
-    """The ranks that left and have not come back."""
+    """Return the ranks that left and have not joined again."""
     last = {} if run.record is None else {each.rank: each.kind for each in run.record.churn}
     return frozenset(rank for rank, kind in last.items() if kind == "left")
 
@@ -98,12 +105,15 @@ def _find_departed(run: RunData) -> frozenset[int]:
 def _split_time(
     spans: SpanColumns, wait_ns: IntArray, places: TierPlacement, departed: Collection[int] = ()
 ) -> TimeSplit:
-    """Every rank's time to the end of the run; one that ended before is idle until then, unless it
-    is away, which is `other`.
+    """Divide every rank's time up to the end of the run into parts.
+
+    A rank that ended early is idle until the end. A rank that left is not idle; its absence counts
+    as `other`.
     """
     world = len(places.tiers)
 
     def total(chosen: BoolArray, nanoseconds: IntArray = spans.dur_ns) -> FloatArray:
+        """Sum nanoseconds of the chosen spans by rank, in seconds, [W]."""
         weights = nanoseconds[chosen] * _S
         sums: FloatArray = np.bincount(spans.rank[chosen], weights=weights, minlength=world).astype(
             np.float64

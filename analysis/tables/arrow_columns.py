@@ -1,4 +1,4 @@
-"""From Arrow tables, as run folders have them, to numpy columns."""
+"""Conversion of Arrow tables, as run folders have them, to numpy columns."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _C = TypeVar("_C", bound=Columns)
+# Columns that older runs lack, from before strategies had versions.
 _LATER_COLUMNS = ("read_version", "applied_version", "waited_for")
 _PHASE_CODES = {phase.value: phase.code for phase in Phase}
 
 
 def cast_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns of `schema`, of its types. That of a run from before strategies
-    had versions gets columns that say nothing of them.
+    """Return a table with the columns and types of `schema`.
+
+    A run from before strategies had versions lacks the columns of versions; these are filled with
+    -1.
 
     Raises:
-        ArrowException, KeyError, ValueError: it is another table.
+        ArrowException, KeyError, ValueError: the table has other columns.
     """
     import pyarrow as pa
 
@@ -37,27 +40,29 @@ def cast_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def to_columns(kind: type[_C], table: pa.Table, path: Path) -> _C:
-    """All columns of a table.
+    """Convert all columns of a table.
 
     Args:
-        kind: whose columns the table has.
-        table: as stored.
-        path: of the file, for messages.
+        kind: class of the columns that the table has.
+        table: table as stored.
+        path: path of the file, for messages.
 
     Raises:
-        RunFolderError: a phase is none that there is.
+        RunFolderError: the table has an unknown phase.
     """
     return kind(**{field.name: to_array(table, field.name, path) for field in fields(kind)})
 
 
 def to_span_columns(table: pa.Table, path: Path) -> SpanColumns:
-    """A table of spans, sorted by step, rank, start (see `to_columns`)."""
+    """Convert a table of spans, sorted by step, rank and start (see `to_columns`)."""
     return to_columns(SpanColumns, table, path).ordered()
 
 
 def to_array(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
-    """A column: integers widened to int64, null floats as NaN, null integers as 0, null text as '',
-    phases as their codes.
+    """Convert a column to an array.
+
+    Integers are widened to int64, with 0 for null. Floats have NaN for null, and text has ''.
+    Phases become their codes.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -83,7 +88,11 @@ def _to_phase_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[Any]:
     names = encoded.dictionary.to_pylist()
     unknown = [name for name in names if name not in _PHASE_CODES]
     if unknown:
-        raise RunFolderError(f"{path}: phase {unknown[0]!r} is none of {', '.join(_PHASE_CODES)}")
+        raise RunFolderError(
+            f"{path}: unknown phase {unknown[0]!r}; a span's phase is one of"
+            f" {', '.join(_PHASE_CODES)}"
+        )
+    # A table's dictionary has its own order of phases, and none at all in an empty table.
     codes = np.array([_PHASE_CODES[name] for name in names] or [0], dtype=np.int64)
     phases: npt.NDArray[Any] = codes[np.asarray(encoded.indices.fill_null(0), dtype=np.int64)]
     return phases

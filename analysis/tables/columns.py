@@ -1,6 +1,4 @@
-"""The tables of a run folder as numpy columns: what the analysis computes on, and what figures draw
-from.
-"""
+"""Columns of a run folder's tables as numpy arrays, the input of analysis and figures."""
 
 from __future__ import annotations
 
@@ -24,47 +22,47 @@ _C = TypeVar("_C", bound="Columns")
 
 @dataclass(frozen=True)
 class Columns:
-    """Equally long columns; subclasses name them and fix their meaning (see
-    `laggard.core.span_schema`).
-    """
+    """Columns of equal length; subclasses define them (see `laggard.core.span_schema`)."""
 
     def __len__(self) -> int:
         first = fields(self)[0]
         return len(getattr(self, first.name))
 
     def where(self, rows: npt.NDArray[Any] | slice) -> Self:
-        """The rows that a mask, a slice or an index array selects, in its order."""
+        """Return the rows that a mask, a slice or an index array selects, in its order."""
         return self.with_columns(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
-        """A table of the same kind."""
+        """Return a table of the same kind with other columns."""
         return type(self)(**columns)
 
     def parts(self) -> Iterator[Self]:
-        """All rows in order, as many at a time as can well be held; those of one step are
-        together.
+        """Yield all rows in order, in parts that fit in memory.
+
+        The rows of one step are always in the same part.
         """
         yield self
 
     def first(self, count: int) -> Self:
-        """The first rows: so many, if there are, or more."""
+        """Return at least the first `count` rows, or all if there are fewer."""
         return self.where(np.s_[:count])
 
     def to_frame(self) -> pd.DataFrame:
-        """The same table as a pandas frame."""
+        """Return the table as a pandas frame."""
         import pandas as pd
 
         return pd.DataFrame(self.to_dict())
 
     def to_dict(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Column name to array."""
+        """Return the arrays by column name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True)
 class SpanColumns(Columns):
-    """`spans.parquet`; `phase` holds `Phase.code`, other columns their stored values widened to
-    int64.
+    """Columns of `spans.parquet`.
+
+    `phase` holds `Phase.code`. The other columns hold their stored values, widened to int64.
     """
 
     step: IntArray
@@ -82,16 +80,17 @@ class SpanColumns(Columns):
 
     @property
     def end_ns(self) -> IntArray:
-        """End of every span."""
+        """Return the end of every span."""
         return self.start_ns + self.dur_ns
 
     @property
     def max_rank(self) -> int:
-        """The greatest rank that there is; -1 where there is none."""
+        """Return the greatest rank; -1 without spans."""
         return int(self.rank.max(initial=-1))
 
     def ordered(self) -> Self:
-        """The same by step, rank and start."""
+        """Return the rows sorted by step, rank and start."""
+        # Stored tables are usually sorted already, and checking is cheaper than sorting.
         step, rank, start = np.diff(self.step), np.diff(self.rank), np.diff(self.start_ns)
         follow = (step > 0) | ((step == 0) & ((rank > 0) | ((rank == 0) & (start >= 0))))
         return (
@@ -99,17 +98,17 @@ class SpanColumns(Columns):
         )
 
     def of_steps(self, first: int, last: int) -> Self:
-        """Spans of the steps from the first to the last, both inclusive."""
+        """Return the spans of the steps from first to last, both inclusive."""
         return self.where((self.step >= first) & (self.step <= last))
 
     def overlapping(self, first_ns: float, last_ns: float) -> Self:
-        """All spans that reach into a window of time, and perhaps more."""
+        """Return all spans that overlap a window of time, and possibly others."""
         return self.where((self.start_ns <= last_ns) & (self.end_ns >= first_ns))
 
 
 @dataclass(frozen=True)
 class StepColumns(Columns):
-    """`steps.parquet`; `loss` and `accuracy` are NaN where the table has null."""
+    """Columns of `steps.parquet`; `loss` and `accuracy` are NaN where the table has null."""
 
     step: IntArray
     rank: IntArray
@@ -129,8 +128,9 @@ class StepColumns(Columns):
 
 @dataclass(frozen=True)
 class LinkColumns(Columns):
-    """`links.parquet`: TCP_INFO samples per connection; counters are cumulative since the
-    connection opened.
+    """Columns of `links.parquet`: TCP_INFO samples per connection.
+
+    Counters are cumulative since the connection was opened.
     """
 
     time_ns: IntArray
@@ -151,7 +151,7 @@ class LinkColumns(Columns):
 
 
 def concatenate_tables(tables: Sequence[_C]) -> _C:
-    """Tables one below the other; one at least."""
+    """Concatenate the rows of at least one table."""
     return tables[0].with_columns(
         **{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(tables[0])}
     )

@@ -1,7 +1,7 @@
-"""Reads a run folder into immutable values; a run that was killed reads as far as it got.
+"""Reader of run folders; the incomplete folder of a killed run can be read too.
 
-`events.parquet`, the injected truth, is never opened: findings must come from what a real testbed
-would also record.
+`events.parquet`, the injected truth, is never opened: findings must derive from data that a real
+testbed also records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_ROWS_IN_MEMORY = 4_000_000
-"""A span is held in a hundred bytes."""
+"""Tables with more rows are read in parts. A span takes about a hundred bytes."""
 
 _C = TypeVar("_C", bound=Columns)
 _R = TypeVar("_R", bound=Record)
@@ -48,9 +48,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RankHost:
-    """Where one rank ran (a row of `hosts.parquet`).
+    """Host of one rank (a row of `hosts.parquet`).
 
-    `cpu_share` is for display: findings never read it.
+    `cpu_share` is for display only; findings never use it.
     """
 
     rank: int
@@ -65,18 +65,18 @@ class RankHost:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run folder's contents.
+    """Contents of a run folder.
 
     Attributes:
-        folder: where it was read from.
-        record: `run.json`, or None when the run died before writing it.
+        folder: path of the run folder.
+        record: `run.json`; None if the run died before writing it.
         hosts: one entry per rank, in rank order.
-        spans: every span, sorted by step, rank, start.
-        steps: per rank and step.
+        spans: all spans, sorted by step, rank and start.
+        steps: one row per rank and step.
         links: TCP samples; may be empty.
-        fidelity: what the emulation gave; empty when it was never measured.
-        decisions: what the strategy decided meanwhile.
-        alarms: what was told of slow workers while the run went on, each as it was told of last.
+        fidelity: results of the fidelity checks; empty if nothing was checked.
+        decisions: decisions that the strategy made during the run.
+        alarms: live alarms, each in its last state.
     """
 
     folder: Path
@@ -88,24 +88,28 @@ class RunData:
     fidelity: tuple[FidelityCheck, ...]
     decisions: tuple[Decision, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    # Results of `memoize`; they depend on the other fields only and are not compared.
     _memo: dict[Callable[[RunData], object], object] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def memoize(self, make: Callable[[RunData], _T]) -> _T:
-        """What a function makes of this run; it is called the first time."""
+        """Return the result of a function of this run; the function is called only once."""
         if make not in self._memo:
             self._memo[make] = make(self)
         return cast("_T", self._memo[make])
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return len(self.hosts)
 
     @property
     def is_lockstep(self) -> bool:
-        """Whether all ranks took the same steps, to the end."""
+        """Return whether all ranks took the same steps until the end.
+
+        A run without a record counts as lockstep.
+        """
         record = self.record
         if record is None:
             return True
@@ -119,26 +123,29 @@ class RunData:
 
 
 def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunData:
-    """Reads a run folder.
+    """Read a run folder.
 
     Args:
-        path: `runs/<scenario>/<run-id>` (a link to it will do).
-        max_rows_in_memory: tables of more rows are not held, but read as they are needed.
+        path: `runs/<scenario>/<run-id>`, or a link to it.
+        max_rows_in_memory: number of rows up to which a table is held in memory; larger ones are
+            read in parts when needed.
 
     Returns:
-        The run; tables that a killed run did not get to write are empty.
+        The run; tables that a killed run did not write are empty.
 
     Raises:
-        RunFolderError: not a run folder, or a file in it is not what its name says.
+        RunFolderError: the path is not a run folder, or a file in it has other content than its
+            name says.
     """
     folder = path.resolve()
     if not folder.is_dir():
         raise RunFolderError(
-            f"{path}: a run is a folder and this is none; `laggard runs` lists those there are"
+            f"{path}: not a folder; give the folder of a run (`laggard runs` lists all runs)"
         )
     if not any((folder / name).is_file() for name in ("run.json", "spans.parquet")):
         raise RunFolderError(
-            f"{path}: neither run.json nor spans.parquet is in it; give the folder of one run"
+            f"{path}: not a run folder, since it has neither run.json nor spans.parquet; give the"
+            " folder of one run, such as runs/<scenario>/<run-id>"
         )
     spans = _read_spans(folder / "spans.parquet", max_rows_in_memory)
     return RunData(
@@ -161,7 +168,7 @@ def _read_record(path: Path) -> RunRecord | None:
         return RunRecord.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise RunFolderError(
-            f"{path}: not a run record of this version of Laggard: {error}"
+            f"{path}: not a run record that this version of Laggard can read: {error}"
         ) from error
 
 
@@ -174,23 +181,25 @@ def _read_list(path: Path, kind: type[_R], contents: str) -> tuple[_R, ...]:
         documents = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
         return documents.validate_json(path.read_bytes())
     except ValueError as error:
-        raise RunFolderError(f"{path}: not a list of {contents}: {error}") from error
+        raise RunFolderError(f"{path}: not a valid list of {contents}: {error}") from error
 
 
 def read_alarms(path: Path) -> tuple[Alarm, ...]:
-    """The alarms of `alarms.jsonl`, each as it was told of last; none where there is no file. A
-    line cut short by a kill is left out.
+    """Return the alarms of `alarms.jsonl`, each in its last state; none if there is no file.
+
+    A last line that a kill cut short is ignored.
 
     Raises:
-        RunFolderError: the file is not what its name says.
+        RunFolderError: the file does not consist of alarms.
     """
     if not path.is_file():
         return ()
+    # A last line without its newline was cut short by a kill.
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     try:
         contents = [Alarm.model_validate_json(line) for line in whole.splitlines()]
     except ValueError as error:
-        raise RunFolderError(f"{path}: not lines of alarms: {error}") from error
+        raise RunFolderError(f"{path}: a line is not a valid alarm: {error}") from error
     return select_latest_alarms(contents)
 
 
@@ -199,7 +208,7 @@ def _read_columns(kind: type[_C], path: Path, schema: pa.Schema) -> _C:
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The file's table; an empty one where there is no file."""
+    """Return the table of a file; an empty one if there is no file."""
     return TableFile(path, schema).read_all() if path.is_file() else schema.empty_table()
 
 
@@ -207,6 +216,8 @@ def _read_spans(path: Path, max_rows_in_memory: int) -> SpanColumns:
     if not path.is_file():
         return to_span_columns(span_schema().empty_table(), path)
     file = TableFile(path, span_schema())
+    # `file.groups` is empty if the row groups are not ordered by step; then only a complete read
+    # can sort the rows.
     return (
         StoredSpans(file)
         if len(file) > max_rows_in_memory and file.groups
@@ -226,14 +237,17 @@ def _read_steps(path: Path, max_rows_in_memory: int) -> StepColumns:
 
 
 def _read_hosts(path: Path, spans: SpanColumns) -> tuple[RankHost, ...]:
-    """Rows by rank; ranks that left spans but no row are named after themselves."""
+    """Return the hosts by rank.
+
+    Ranks that have spans but no row get a placeholder named after the rank.
+    """
     rows = {row["rank"]: RankHost(**row) for row in _read_table(path, host_schema()).to_pylist()}
     present = range(max([*rows, spans.max_rank], default=-1) + 1)
     return tuple(rows.get(r, RankHost(r, f"rank {r}", "", "", "", 1.0, 0, 0)) for r in present)
 
 
 def create_empty_links() -> LinkColumns:
-    """A `links.parquet` without samples."""
+    """Return the columns of a `links.parquet` without samples."""
     text = np.array([], dtype=np.str_)
     values: dict[str, npt.NDArray[Any]] = {
         f.name: np.array([], dtype=np.int64) for f in fields(LinkColumns)

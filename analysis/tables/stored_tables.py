@@ -1,5 +1,6 @@
-"""Tables of a run folder that are too large to be held at once: read in parts, in the order of
-their steps, while the part before is worked on.
+"""Tables that are too large for memory: read from the run folder in parts, by step.
+
+The next part is read while the current one is processed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _T = TypeVar("_T", SpanColumns, StepColumns)
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group: rows, and the least and greatest of its steps, ranks and starts."""
+    """Row group of a Parquet file: number of rows, and least and greatest step, rank and start."""
 
     rows: int
     steps: tuple[int, int]
@@ -41,12 +42,12 @@ class RowGroup:
 
 
 class TableFile:
-    """A Parquet file whose row groups follow each other by step.
+    """Parquet file whose row groups are ordered by step.
 
     Attributes:
-        path: of the file.
-        schema: of its rows.
-        groups: its row groups; empty where they do not follow each other, or do not say.
+        path: path of the file.
+        schema: schema of its rows.
+        groups: its row groups; empty if they are not ordered by step, or lack statistics.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -58,14 +59,18 @@ class TableFile:
         return int(self._file.metadata.num_rows)
 
     def read_all(self) -> pa.Table:
-        """All rows, whether or not row groups follow each other."""
+        """Read all rows, regardless of the order of the row groups."""
         return self.read(range(self._file.metadata.num_row_groups))
 
     def read(self, numbers: Sequence[int], names: Sequence[str] | None = None) -> pa.Table:
-        """Row groups, by number; of all their columns or of some.
+        """Read row groups by number.
+
+        Args:
+            numbers: numbers of the row groups.
+            names: columns to read; None for all.
 
         Raises:
-            RunFolderError: the file is not what its name says.
+            RunFolderError: the file is not a table of this schema.
         """
         import pyarrow as pa
 
@@ -81,12 +86,15 @@ class TableFile:
             raise _create_table_error(self.path, self.schema, error) from error
 
     def leading_groups(self, rows: int) -> range:
-        """The first row groups, by number, that hold so many rows, if there are."""
+        """Return the numbers of the first row groups that together have at least `rows` rows.
+
+        If the table has fewer rows, these are all row groups.
+        """
         ends = np.cumsum([group.rows for group in self.groups])
         return range(min(int(np.searchsorted(ends, rows)) + 1, len(ends)))
 
     def iterate_tables(self) -> Iterator[pa.Table]:
-        """Each row group, the next being read meanwhile."""
+        """Yield each row group while the next one is read in a thread."""
         with ThreadPoolExecutor(1) as reader:
             coming = reader.submit(self.read, [0]) if self.groups else None
             for number in range(1, len(self.groups) + 1):
@@ -107,12 +115,16 @@ class TableFile:
 
 def _create_table_error(path: Path, schema: pa.Schema, error: Exception) -> RunFolderError:
     return RunFolderError(
-        f"{path}: not a table with the columns {', '.join(schema.names)} ({error}); collect the run"
-        " again"
+        f"{path}: cannot be read as a table with the columns {', '.join(schema.names)} ({error});"
+        " collect the run again"
     )
 
 
 def _read_row_groups(metadata: pq.FileMetaData) -> tuple[RowGroup, ...]:
+    """Return the row groups; none if they are not ordered by step or lack statistics.
+
+    A step may continue in the next row group.
+    """
     groups = []
     for number in range(metadata.num_row_groups):
         row_group = metadata.row_group(number)
@@ -134,17 +146,19 @@ def _read_row_groups(metadata: pq.FileMetaData) -> tuple[RowGroup, ...]:
 
 
 class _StoredColumns:
-    """A table whose columns are read when they are asked for by their names, and kept then."""
+    """Table whose columns are read on first use, by name, and then kept."""
 
     _file: TableFile
 
     def __init__(self, file: TableFile) -> None:
+        # The column classes are frozen dataclasses; their columns are set only when read.
         object.__setattr__(self, "_file", file)
 
     def __len__(self) -> int:
         return len(self._file)
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
+        # Python calls this only for attributes that do not exist yet.
         if name.startswith("_") or name not in self._file.schema.names:
             raise AttributeError(name)
         column = to_array(
@@ -155,8 +169,9 @@ class _StoredColumns:
 
 
 class StoredSpans(_StoredColumns, SpanColumns):
-    """`spans.parquet`, read when it is asked for: a column by its name, which is kept then, or all
-    in parts, of which nothing is kept.
+    """`spans.parquet`, read on demand.
+
+    A column is read by its name and then kept. Parts have all columns and are not kept.
     """
 
     def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
@@ -185,8 +200,10 @@ class StoredSpans(_StoredColumns, SpanColumns):
         return spans.where((spans.step >= first) & (spans.step <= last))
 
     def overlapping(self, first_ns: float, last_ns: float) -> Self:
-        """See `SpanColumns.overlapping`; a span is in the row group that it began in, or, as those
-        of a step are together, in one beside it.
+        """See `SpanColumns.overlapping`.
+
+        A span is in the row group whose range of starts includes its own, or, because the rows of
+        a step are together, in an adjacent one.
         """
         groups = self._file.groups
         inside = [
@@ -209,7 +226,7 @@ class StoredSpans(_StoredColumns, SpanColumns):
 
 
 class StoredSteps(_StoredColumns, StepColumns):
-    """`steps.parquet`, the same way."""
+    """`steps.parquet`, read on demand like `StoredSpans`."""
 
     def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
         """See `Columns.with_columns`."""
@@ -229,8 +246,9 @@ class StoredSteps(_StoredColumns, StepColumns):
 
 
 def split_at_steps(tables: Iterable[_T]) -> Iterator[_T]:
-    """The same rows, cut between steps: what a table has of its last step comes with the next
-    one.
+    """Yield the same rows, but cut between steps.
+
+    The rows that a table has of its last step are yielded with the next one.
     """
     kept: _T | None = None
     for table in tables:

@@ -1,4 +1,4 @@
-"""Writes a run's values back as a run folder; tests and evaluation make their input with it."""
+"""Writer of run folders, for tests and evaluation."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def write_run(run: RunData, folder: Path) -> Path:
-    """Writes `run.json`, the four tables and `fidelity.json`.
+    """Write `run.json`, the four tables and `fidelity.json`.
 
     Args:
-        run: what to write.
-        folder: made if it is not there; files in it are replaced.
+        run: run to write.
+        folder: folder to write to; it is created if missing, and files in it are replaced.
 
     Returns:
         The folder.
@@ -54,7 +54,7 @@ def write_run(run: RunData, folder: Path) -> Path:
 
 
 def write_hosts(hosts: Sequence[RankHost], folder: Path) -> None:
-    """Writes `hosts.parquet`."""
+    """Write `hosts.parquet`."""
     import pyarrow as pa
 
     _write_table(
@@ -78,7 +78,7 @@ def _write_parts(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> N
 
 
 def to_span_table(spans: SpanColumns) -> pa.Table:
-    """Spans as they are stored."""
+    """Convert spans to their stored form."""
     import pyarrow as pa
 
     columns = dict(spans.to_dict())
@@ -91,7 +91,7 @@ def to_span_table(spans: SpanColumns) -> pa.Table:
 
 
 def to_arrow_table(columns: Columns, schema: pa.Schema) -> pa.Table:
-    """Other columns as they are stored: what is NaN becomes null."""
+    """Convert other columns to their stored form; NaN becomes null."""
     import pyarrow as pa
 
     values = columns.to_dict()

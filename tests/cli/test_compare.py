@@ -88,16 +88,16 @@ def test_repeats_are_gathered_and_setups_held_against_the_first(
     assert "workload.batch_size=64" in slow["name"]
     assert "seed" not in even["name"]
     (told,) = document["left_out"]
-    assert told.endswith("is left out: generated broken, failed")
+    assert told.endswith("is skipped: generated broken has the status failed, not done")
 
 
 def test_people_read_the_same(folders: dict[str, list[Path]]) -> None:
     said = compared(*folders["slow"], *folders["even"])
     assert "(3 runs)" in said
     assert "times as fast as" in said
-    assert "compute, deterministic (in 3 of 3)" in said
-    assert "seconds of a worker, on average: " in said
-    assert "accuracy 96.0 % (96.0 to 96.0 %); +0.0 (+0.0 to +0.0) points against " in said
+    assert "compute, deterministic (in 3 of 3 runs)" in said
+    assert "mean seconds per worker: " in said
+    assert "accuracy 96.0 % (96.0 to 96.0 %); +0.0 (+0.0 to +0.0) points compared with " in said
     assert "1 (1 to 1) times as much as " in said
 
 
@@ -138,7 +138,7 @@ def test_runs_none_of_which_was_done_are_refused(folders: dict[str, list[Path]])
         ),
         (
             [{"command": ("laggard", "run", "q", "--set=x=1")}, {"command": command("x=1", "y=2")}],
-            ["as it is", "y=2"],
+            ["base setup", "y=2"],
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_decisions_are_recorded_told_and_shown(
         "told before an average of all is made"
     )
     assert (
-        any("adaptive took up" in each for each in answer["answer"])
+        any("adaptive used this policy" in each for each in answer["answer"])
         if isinstance(answer["answer"], list)
         else False
     )

@@ -156,5 +156,5 @@ def test_before_the_first_step_there_is_nothing_to_look_at(tmp_path: Path) -> No
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "alarms.jsonl").write_text('{"number": "many"}\n')
-    with pytest.raises(RunFolderError, match="not lines of alarms"):
+    with pytest.raises(RunFolderError, match="a line is not a valid alarm"):
         read_alarms(tmp_path / "alarms.jsonl")

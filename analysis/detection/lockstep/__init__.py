@@ -1,1 +1,5 @@
-"""Detectors of causes in runs in lockstep, and their registry."""
+"""Detectors of causes in lockstep runs, and their registry.
+
+Read `cause_detector.py` (the contract) and `registry.py` (the order) first. The folder may import
+`analysis/detection/` and `analysis/tables/`.
+"""

@@ -24,13 +24,13 @@ from laggard.analysis.tables.timelines.timeline import Timeline
 
 @dataclass(frozen=True)
 class DetectionInput:
-    """Measurements of a run in lockstep.
+    """Measurements of a lockstep run.
 
     Attributes:
         timeline: barriers, and the work between them.
-        references: own and fleet references of the phases.
-        transfers: the collectives against their usual.
-        drift: slowdown that most ranks' compute has in common (log), [S].
+        references: reference durations of the phases.
+        transfers: transfer times of the collectives relative to their usual ones.
+        drift: slowdown (log) that most ranks' compute shares, [S].
         links: TCP samples; may be empty.
         hosts: host of every rank.
     """
@@ -44,15 +44,15 @@ class DetectionInput:
 
 
 class CauseDetector(Protocol):
-    """Finds causes of one kind; called in the order of the registry."""
+    """Detector of one kind of cause; detectors are called in the order of the registry."""
 
     def __call__(self, run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
-        """Return the causes `found` by earlier detectors, which may be changed, and its own."""
+        """Return the `found` causes of earlier detectors, possibly modified, and new causes."""
         ...
 
 
 def measure_detection_input(run: RunData) -> DetectionInput:
-    """Measure what the detectors need.
+    """Measure everything that the detectors need.
 
     Raises:
         RunFolderError: some rank recorded no step.
@@ -70,9 +70,7 @@ def measure_detection_input(run: RunData) -> DetectionInput:
 
 
 def measure_machine_drift(timeline: Timeline, references: References) -> FloatArray:
-    """How much slower than usual three quarters of the ranks compute at once (log), [S]; 0 in
-    warm-up.
-    """
+    """Return the slowdown (log) shared by three quarters of the ranks, [S]; 0 in warm-up."""
     usable = ~timeline.warm_up
     logs = timeline.work.total(COMPUTE_CODES)[usable]
     for rank in range(logs.shape[1]):

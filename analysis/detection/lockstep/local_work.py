@@ -1,4 +1,4 @@
-"""Detector of slow local work: intervals in which a rank's own phases take longer."""
+"""Detector of slow local work: intervals in which a rank's own phases take longer than usual."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from laggard.analysis.tables.columns import FloatArray
 
 @dataclass(frozen=True)
 class LocalWorkDetector:
-    """Finds deterministic and dynamic causes of one family of local work.
+    """Detector of deterministic and dynamic causes of one family of local work.
 
     Args:
-        family: the family, which has phases.
+        family: family of local work, with at least one phase.
     """
 
     family: FamilySpec
 
     def __call__(self, run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
-        """Add causes by rank; ranks that spend under 1 % of the makespan on the family have
-        none.
+        """Add the causes of every rank to those already found.
+
+        A rank that spends under 1 % of the makespan on the family has no cause of it.
         """
         codes = list(self.family.codes)
         usable = np.flatnonzero(~run.timeline.warm_up)
@@ -44,6 +45,9 @@ class LocalWorkDetector:
             if seconds.sum() >= least:
                 own = run.references.own.total(rank, codes)[usable]
                 logs, moved = compute_log_ratio(seconds, own), run.drift[usable]
+                # Compute always follows the machine's drift. Another family is corrected only if
+                # that makes its series steadier: a drive may keep its speed while the machine
+                # slows down.
                 steady = not self.family.uses_processor and _compute_median_deviation(
                     logs
                 ) <= _compute_median_deviation(logs - moved)
@@ -56,7 +60,5 @@ class LocalWorkDetector:
 
 
 def _compute_median_deviation(logs: FloatArray) -> float:
-    """How far a series usually is from its median: a drive that keeps its pace while the machine
-    drifts shows by it.
-    """
+    """Return the median absolute deviation of a series from its median."""
     return float(np.median(np.abs(logs - np.median(logs))))

@@ -1,4 +1,4 @@
-"""Detectors of the network: steps with slow collectives, and links that are slow all run long."""
+"""Detectors of the network: slow collectives, and links that are slow throughout the run."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from laggard.analysis.tables.timelines.timeline import Timeline
 
 
 def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
-    """Dynamic causes of slow collectives, named by the links' counters where these are clear.
+    """Add the dynamic causes of slow collectives, with a link where the counters clearly name one.
 
-    A collective that slowed while a rank's compute did, with no link slower than usual, is not a
-    network cause: a starved host reduces slowly. Its excess is charged to that rank: its cause in
-    `found` is marked. What slows three quarters of the ranks' compute as well is the machine under
-    them, and taken out.
+    If a collective slowed down together with a rank's compute, and no link was slower than usual,
+    the network is not the cause: a starved host reduces slowly. The excess is then charged to that
+    rank by marking its cause in `found`. A slowdown that three quarters of the ranks' compute
+    shares comes from the machine under them and is subtracted.
     """
     timeline, transfers, links, hosts = run.timeline, run.transfers, run.links, run.hosts
     usable = np.flatnonzero(~timeline.warm_up & transfers.has_transfers)
@@ -83,10 +83,10 @@ def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple
 
 
 def _subtract_drift(part: Segment, drift: FloatArray) -> Segment:
-    """An interval less what the machine was slower in it than in the rest.
+    """Subtract from an interval the slowdown of the machine inside it relative to the rest.
 
-    Only what was found slow as measured is corrected: correcting all of a series would make
-    intervals of a steady one slow.
+    Only intervals that were found slow are corrected. Correcting the whole series would make
+    intervals of a steady series look slow.
     """
     inside = to_mask((part,), len(drift))
     if inside.all():
@@ -96,14 +96,15 @@ def _subtract_drift(part: Segment, drift: FloatArray) -> Segment:
 
 
 def _measure_excess_s(transfers: Transfers, first: int, last: int) -> float:
-    """Seconds per step that transfers took longer than usual."""
+    """Return the median seconds per step by which transfers took longer than usual, above 0."""
     usual = transfers.step_seconds[first : last + 1] / np.exp(transfers.step_logs[first : last + 1])
     return max(float(np.median(transfers.step_seconds[first : last + 1] - usual)), 1e-9)
 
 
 def find_link_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
-    """Deterministic network causes: links slower than the fastest class all along. Without link
-    samples there are none; the time of dynamic network causes is left out.
+    """Add the deterministic causes of the network: links slower than the fastest class throughout.
+
+    Without link samples there are none. The time of dynamic network causes is excluded.
     """
     timeline, transfers, links = run.timeline, run.transfers, run.links
     usable = np.flatnonzero(~timeline.warm_up)
@@ -118,6 +119,8 @@ def find_link_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cau
     slow_links: list[Cause] = []
     for link in slow.links:
         busy, needed = link.busy_s / steps, link.needed_s / steps
+        # Slowdown of a step's transfers, not of the link: a slow link that is rarely busy delays a
+        # step little.
         ratio = (
             usual / max(usual - (busy - needed), usual / link.slowdown, 1e-9) if usual > 0 else 1.0
         )
@@ -141,7 +144,7 @@ def find_link_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cau
 
 
 def _build_window(timeline: Timeline, links: LinkColumns, first: int, last: int) -> SampleWindow:
-    """From the first collective of step `first` to the last of step `last`."""
+    """Return the window from the first collective of step `first` to the last of step `last`."""
     at = ~timeline.pause & (timeline.barrier_step >= first) & (timeline.barrier_step <= last)
     begin, end = timeline.arrival[at].min(initial=np.inf), timeline.finish[at].max(initial=-np.inf)
     during: BoolArray = (links.time_ns >= begin * 1e9) & (links.time_ns <= end * 1e9)
@@ -151,7 +154,7 @@ def _build_window(timeline: Timeline, links: LinkColumns, first: int, last: int)
 def _build_complement_window(
     links: LinkColumns, steps: int, windows: Sequence[SampleWindow]
 ) -> SampleWindow:
-    """All the rest of a run of `steps` steps."""
+    """Return the rest of a run of `steps` steps, outside all windows."""
     rows = np.ones(len(links), dtype=np.bool_)
     for window in windows:
         rows &= ~window.rows

@@ -1,6 +1,7 @@
-"""The detectors of runs in lockstep, in the order in which they run: one line each.
+"""Registry of the detectors of lockstep runs, in the order in which they run: one line each.
 
-A detector of transfers comes after those of local work, which it may charge with slow transfers.
+Detectors of transfers come after those of local work, because slow local work can explain slow
+transfers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alarms of a run that are not over, and what is known of each."""
+"""Book of the open alarms of a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ _S = 1e-9
 
 @dataclass(frozen=True)
 class AlarmSubject:
-    """What an alarm is about: there is one at a time. `rank` is None for collectives; `tiers` are
-    those of a link that is slow all along.
+    """Subject of an alarm; each subject has at most one open alarm.
+
+    Attributes:
+        family: family of the slow work.
+        kind: `deterministic` or `dynamic`.
+        rank: slow rank; None for collectives and links.
+        tiers: tier pair of a link that is slow throughout the run.
     """
 
     family: StragglerFamily
@@ -30,10 +35,10 @@ class AlarmSubject:
 
 @dataclass
 class AlarmBook:
-    """Raises alarms, numbers them, and ends them.
+    """Register that raises, numbers and ends alarms.
 
     Args:
-        hosts: where each rank runs.
+        hosts: host of every rank.
     """
 
     hosts: tuple[RankHost, ...]
@@ -44,11 +49,11 @@ class AlarmBook:
         return subject in self._open
 
     def find(self, subject: AlarmSubject) -> Alarm | None:
-        """The alarm about it that is not over."""
+        """Return the open alarm of a subject, or None."""
         return self._open.get(subject)
 
     def list_open(self, chosen: Callable[[AlarmSubject], bool]) -> tuple[AlarmSubject, ...]:
-        """What there are alarms about that are not over."""
+        """Return the subjects of open alarms that `chosen` accepts."""
         return tuple(subject for subject in self._open if chosen(subject))
 
     def raise_alarm(
@@ -63,12 +68,12 @@ class AlarmBook:
         """Raise an alarm.
 
         Args:
-            subject: what it is about.
-            level: how slow (log ratio).
-            confidence: probability that it is by 1.10 or more.
-            since: its first slow step.
-            rows: the step that showed it.
-            link: that is known to be slow.
+            subject: subject of the alarm.
+            level: slowdown (log ratio).
+            confidence: probability that the true ratio is 1.10 or more.
+            since: first slow step.
+            rows: the step after which the alarm is raised.
+            link: slow link, if it is known.
         """
         shown = find_latest_step(rows, subject.rank)
         self._open[subject] = Alarm(
@@ -89,19 +94,22 @@ class AlarmBook:
         return self._open[subject]
 
     def set_link(self, subject: AlarmSubject, link: tuple[str, str]) -> Alarm:
-        """The link of an alarm has become known."""
+        """Set the link of an open alarm and return the alarm."""
         self._open[subject] = self._open[subject].model_copy(update={"link": link})
         return self._open[subject]
 
     def end_alarm(
         self, subject: AlarmSubject, last: StepInterval, level: float | None = None
     ) -> list[Alarm]:
-        """It is over.
+        """End an alarm.
 
         Args:
-            subject: what the alarm was about; where there is none, nothing is told.
-            last: its last slow step.
-            level: how slow it was (log ratio), where that is better known now.
+            subject: subject of the alarm.
+            last: last slow step.
+            level: slowdown (log ratio), if it is better known now.
+
+        Returns:
+            The ended alarm; nothing if the subject has no open alarm.
         """
         alarm = self._open.pop(subject, None)
         if alarm is None:
@@ -116,7 +124,7 @@ class AlarmBook:
 
 
 def find_latest_step(rows: StepRows, rank: int | None = None) -> StepInterval:
-    """The step of a rank, or the one that ended last."""
+    """Return the step of a rank, or the step that ended last if the rank is absent or None."""
     at = np.flatnonzero(rows.ranks == rank) if rank is not None else np.zeros(0, dtype=np.int64)
     step, start_ns, end_ns = rows.step_times[
         int(at[0]) if len(at) else int(rows.step_times[:, 2].argmax())

@@ -1,4 +1,4 @@
-"""What the detector tells, as sentences: alarms of one kind and tier that come together are one."""
+"""Sentences for alarms; alarms of one kind and tier that are raised together share a sentence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MOST_NAMES = 4
 def format_alarms(
     alarms: Sequence[Alarm], known: frozenset[int], tiers: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Sentences for what was just found.
+    """Return sentences for alarms that were just raised or changed.
 
     Args:
-        alarms: as the detector gave them.
-        known: numbers of the alarms that were told of before.
+        alarms: alarms as the detector returned them.
+        known: numbers of the alarms that were reported before.
         tiers: tier of every host.
     """
     groups: dict[tuple[object, ...], list[Alarm]] = {}
@@ -63,21 +63,21 @@ def _format_raised_link(alarm: Alarm) -> str:
 
 def _format_named(alarms: Sequence[Alarm]) -> str:
     return (
-        f"what holds up the transfers since {_format_since(alarms[0])} is the link"
-        f" {_format_link(alarms[0])}"
+        f"the transfers that have been slow since {_format_since(alarms[0])} are delayed by the"
+        f" link {_format_link(alarms[0])}"
     )
 
 
 def _format_ended(alarms: Sequence[Alarm]) -> str:
     first = alarms[0]
     end_s, took_s = first.ended_s or 0.0, (first.ended_s or 0.0) - first.since_s
-    lasted = f"as usual again since {format_seconds(end_s)}, after {format_seconds(took_s)}"
+    lasted = f"as usual again since {format_seconds(end_s)} (slow for {format_seconds(took_s)})"
     if first.host is None:
         what = "transfers are" if first.kind == "dynamic" else f"the link {_format_link(first)} is"
         return f"{what} {lasted}"
     if first.kind == "deterministic":
         return (
-            f"{_format_hosts(alarms)} {_format_verb(alarms)} as fast as the fastest hosts now, at"
+            f"{_format_hosts(alarms)} {_format_verb(alarms)} as fast as the fastest hosts since"
             f" {format_seconds(end_s)}"
         )
     return f"{_format_hosts(alarms)} {_format_verb(alarms)} {lasted}"

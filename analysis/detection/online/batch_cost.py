@@ -1,8 +1,7 @@
-"""What a batch of another size costs beside the usual one, while the run goes on: affine, and by
-one slope for all ranks.
+"""Cost of a batch relative to the usual batch size, fitted while the run goes on.
 
-Ranks train one model, so that what is fixed of a step and what grows with its samples is shared out
-alike; slow ranks are slower in both.
+The cost is affine, with one slope for all ranks. Ranks train the same model, so the fixed and the
+sample-dependent part of a step have the same proportion everywhere; a slow rank is slower in both.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import numpy as np
 from laggard.analysis.detection.reference import fit_line
 from laggard.analysis.tables.columns import FloatArray, IntArray
 
+# Steps per series before the first fit; each further fit waits for twice as many.
 _FIRST = 10
 
 
 class BatchCost:
-    """Relative cost g(n) = 1 + slope (n / usual - 1).
+    """Relative cost g(n) = 1 + slope (n / usual - 1) of a batch of n samples.
 
     Args:
         count: number of series that it is fitted to.
@@ -29,15 +29,20 @@ class BatchCost:
         self._due = float(_FIRST)
 
     def is_due(self, learned_steps: IntArray) -> bool:
-        """Whether twice as many steps are known of as at the last fit."""
+        """Return whether twice as many steps are known as at the last fit.
+
+        If so, the next fit becomes due at twice that number.
+        """
         if float(learned_steps.sum()) < self._due * self._count:
             return False
         self._due *= 2.0
         return True
 
     def fit(self, logs: FloatArray, samples: FloatArray) -> None:
-        """Fits it to logarithms of durations and their samples, [M, N] each; NaN where nothing is
-        known.
+        """Fit the cost to logarithms of durations and their samples, [M, N] each.
+
+        Durations that are not known are NaN. The slope is the lower median of the slopes of the
+        series that had more than one batch size.
         """
         known = ~np.isnan(logs)
         sizes = samples[known]
@@ -55,7 +60,7 @@ class BatchCost:
             self.slope = sorted(slopes)[(len(slopes) - 1) // 2]
 
     def log_costs(self, samples: FloatArray) -> FloatArray:
-        """Ln g of batches of so many samples."""
+        """Return ln g of batches of the given numbers of samples; 0 before a slope is known."""
         if self.slope <= 0.0 or self.usual <= 0.0:
             return np.zeros(np.shape(samples))
         logs: FloatArray = np.log1p(self.slope * (samples / self.usual - 1.0))

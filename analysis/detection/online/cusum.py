@@ -1,14 +1,13 @@
-"""Page's test: a cumulative sum that rises while steps take longer than usual, for many series at
-once.
+"""Page's test for many series at once: a sum that rises while steps take longer than usual.
 
-One-sided (Page, Biometrika 41, 1954): S = max(0, S + x - k), an alarm where S reaches h. With k at
-half the shift that is looked for it is the repeated likelihood-ratio test, which of all tests with
-as few false alarms finds that shift soonest (Lorden, Ann. Math. Stat. 42, 1971; Moustakides, Ann.
-Stat. 14, 1986). h follows from how seldom it may be wrong, by Siegmund's approximation (Sequential
-Analysis, 1985).
+The test is one-sided (Page, Biometrika 41, 1954): S = max(0, S + x - k), with an alarm when S
+reaches h. With k at half the shift to detect, it is the repeated likelihood-ratio test. Among all
+tests with as few false alarms, that one detects the shift soonest (Lorden, Ann. Math. Stat. 42,
+1971; Moustakides, Ann. Stat. 14, 1986). h follows from the accepted rate of false alarms by
+Siegmund's approximation (Sequential Analysis, 1985).
 
-What a step adds is bounded, so that no fewer than seven can raise an alarm: spikes of a few steps
-are no slow interval, whatever their height.
+The contribution of one step is bounded, so at least seven steps are needed for an alarm: spikes of
+a few steps are no slow interval, however high they are.
 """
 
 from __future__ import annotations
@@ -19,35 +18,43 @@ import numpy.typing as npt
 from laggard.analysis.tables.columns import FloatArray
 
 FALSE_ALARMS_PER_1000_STEPS = 0.1
-"""Of a whole run, all its series together: a fifth of what is allowed, as steps are not quite
-normal: they have spikes."""
+"""Budget of false alarms for a whole run, all its series together. It is a fifth of the allowed
+rate, because real steps are not quite normal: they have spikes."""
 LEAST_EVIDENCE_STEPS = 7
-"""Of the ten steps that make an interval: spikes of three steps come twice in a row, not thrice."""
+"""Least number of steps for an alarm, of the ten that make an interval. Spikes of three steps
+may come twice in a row, but not three times."""
+# Siegmund's correction: the sum passes the threshold by 0.583 standard deviations, counted twice.
 _OVERSHOOT = 1.166
 _LEAST_THRESHOLD = 1.0
 _REVERSAL = 2.0
-"""A step against an alarm may take off what so many for it have added."""
+"""One step against an alarm may subtract as much as this many steps for it have added."""
+# Fixed-point iterations for h.
 _ROUNDS = 6
+# Seven bounded contributions sum to the threshold only up to rounding.
 _FULL = 1.0 - 1e-9
 
 
 def compute_alarm_interval(series: int, per_1000: float = FALSE_ALARMS_PER_1000_STEPS) -> float:
-    """How many steps one series must go, on average, without a false alarm, so that `series` of
-    them keep the budget.
+    """Return the average steps between false alarms that one series needs to keep the budget.
+
+    Args:
+        series: number of series that share the budget.
+        per_1000: budget of false alarms in 1,000 steps of all series together.
     """
     return 1000.0 * series / per_1000
 
 
 def compute_thresholds(allowance: npt.ArrayLike, steps: float) -> FloatArray:
-    """Page's h in standard deviations.
+    """Return Page's threshold h in standard deviations.
 
     Args:
         allowance: k in standard deviations, [N]; above 0.
-        steps: how many pass between two false alarms on average, if steps are normal and
+        steps: average number of steps between two false alarms, if steps are normal and
             independent.
 
     Returns:
-        h, [N], at least 1: solves (exp(2 k b) - 2 k b - 1) / (2 k^2) = `steps` for b = h + 1.166.
+        h, [N], at least 1: the solution of (exp(2 k b) - 2 k b - 1) / (2 k^2) = `steps` for b = h
+        + 1.166.
     """
     k = np.asarray(allowance, dtype=np.float64)
     exponent = np.ones_like(k)
@@ -57,13 +64,13 @@ def compute_thresholds(allowance: npt.ArrayLike, steps: float) -> FloatArray:
 
 
 def advance_sums(total: FloatArray, evidence: FloatArray, threshold: FloatArray) -> FloatArray:
-    """The sums after one more step of each series.
+    """Return the sums after one more step of each series.
 
     Args:
-        total: before it, [N].
+        total: sums before the step, [N].
         evidence: x - k, [N].
-        threshold: h in the unit of `evidence`, [N]; sums go no higher, so that they come down again
-            as soon.
+        threshold: h in the unit of `evidence`, [N]. Sums are capped at it, so that they fall again
+            as soon as steps are normal.
 
     Returns:
         Sums, [N].
@@ -74,6 +81,6 @@ def advance_sums(total: FloatArray, evidence: FloatArray, threshold: FloatArray)
 
 
 def has_reached(total: FloatArray, threshold: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which sums have come to their thresholds, [N]; seven times a seventh counts as one."""
+    """Return a mask of the sums that have reached their thresholds, [N]."""
     full: npt.NDArray[np.bool_] = total >= _FULL * threshold
     return full

@@ -1,11 +1,10 @@
-"""The detector: told of one step after the other, it raises alarms and says when what they told of
-is over.
+"""Live detector: reads one step after the other, raises alarms and ends them.
 
-What is slow, and against what, is defined as for finished runs (`intervals`, `reference`,
-`detect`): 1.10 times a rank's own usual or, all along, the fastest device class's. What is
-different is that it must not know the future: references are of the calm steps so far, and an
-interval is told of after seven of its ten steps (`cusum`). What it holds does not grow with the
-run.
+The definition of slow is that of finished runs (`intervals`, `reference`, `series_causes`): 1.10
+times a rank's own usual duration or, throughout the run, the fastest device class's. The detector
+does not know the future, so it differs in two points. References use only the normal steps so far,
+and an interval is reported after seven of its ten steps (`cusum`). Its memory does not grow with
+the run.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from laggard.analysis.tables.columns import LinkColumns
 from laggard.analysis.tables.load_run import RankHost
 from laggard.core.run_schema import Alarm
 
+# Ranks are compared with the fleet after 20, 30, 45, ... steps.
 FIRST_COMPARISON = 2 * MIN_STEPS
 _NEXT_COMPARISON = 1.5
 _S = 1e-9
@@ -36,10 +36,10 @@ _S = 1e-9
 
 @dataclass
 class OnlineDetector:
-    """Watches one run.
+    """Detector of one run.
 
     Args:
-        hosts: where each rank runs.
+        hosts: host of every rank.
         lockstep: whether all ranks take the same steps.
     """
 
@@ -52,6 +52,7 @@ class OnlineDetector:
     def __post_init__(self) -> None:
         world = len(self.hosts)
         moved = 1 if self.lockstep else world
+        # All series of the run share one budget of false alarms.
         each = compute_alarm_interval(len(LOCAL_FAMILIES) * world + moved)
         self._alarms = AlarmBook(self.hosts)
         self._drift = MachineDrift(world)
@@ -61,17 +62,17 @@ class OnlineDetector:
         self._collectives = TransferMonitor(self.hosts, self._alarms, self._transfer)
 
     def update_links(self, samples: LinkColumns) -> None:
-        """TCP samples, later than those before; only they name links."""
+        """Add TCP samples that are later than all earlier ones; only they can name links."""
         self._collectives.update_links(samples)
 
     def update(self, rows: StepRows) -> tuple[Alarm, ...]:
-        """One step of some ranks.
+        """Process one step of some ranks.
 
         Args:
-            rows: what they did; in lockstep of all, step by step.
+            rows: work of the ranks; in lockstep of all ranks, step by step.
 
         Returns:
-            Alarms that were raised by it, that it ended, or whose link is known now.
+            Alarms that this step raised or ended, or whose link became known.
         """
         if not len(rows.ranks):
             return ()
@@ -126,7 +127,7 @@ class OnlineDetector:
     def _handle_transition(
         self, family: FamilySpec, series: SeriesBank, rank: int, rows: StepRows
     ) -> list[Alarm]:
-        """A series has come to where it may be slow, or as usual again."""
+        """Start or end the alarm of a series whose sum has reached a threshold."""
         subject = AlarmSubject(family.name, "dynamic", rank)
         if series.open[rank]:
             fall = series.close_slowdown(rank)
@@ -134,7 +135,8 @@ class OnlineDetector:
         if not self._is_significant(float(series.seconds[rank]), rows):
             return []
         length = int(series.steps_since_rise[rank])
-        # From compute the drift is out, but it follows slowly: what came suddenly over all is not.
+        # The drift is subtracted from compute already, but it is smoothed: a sudden slowdown of
+        # all ranks is not in it yet.
         rise = series.open_slowdown(
             rank,
             series.shared_slowdown(length)
@@ -148,12 +150,12 @@ class OnlineDetector:
         )
 
     def _is_significant(self, seconds: float, rows: StepRows) -> bool:
-        """Whether so much is 1 % of the time since the first step."""
+        """Return whether `seconds` are at least 1 % of the time since the first step."""
         assert self._begin_ns is not None
         return seconds >= MIN_MAKESPAN_SHARE * (find_latest_step(rows).end_ns - self._begin_ns) * _S
 
     def _compare(self, first: StepInterval, rows: StepRows) -> list[Alarm]:
-        """Who is slower than its equals all along, and who is not any more."""
+        """Return changed alarms of ranks that are slower than the fleet or no longer slower."""
         changed: list[Alarm] = []
         for family in LOCAL_FAMILIES:
             bank = self._local[family.name]

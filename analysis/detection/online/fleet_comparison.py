@@ -1,5 +1,6 @@
-"""Who is slower than its equals all along, by what its steps usually took so far: the definition of
-`reference`, on the references of the moment.
+"""Live comparison of ranks with the fastest device class, by their usual steps so far.
+
+The definition is that of `reference`, applied to the current references.
 """
 
 from __future__ import annotations
@@ -20,21 +21,26 @@ from laggard.core.span_schema import Phase
 
 @dataclass(frozen=True)
 class _TypicalStep:
-    """One step of every rank, as it usually is (a `LocalWork`)."""
+    """One usual step of every rank (a `LocalWork`)."""
 
     seconds: FloatArray
     samples: IntArray
     counted: BoolArray
 
     def of_rank(self, rank: int) -> FloatArray:
-        """Seconds of each phase, [1, P]."""
+        """Return the seconds of each phase of a rank, [1, P]."""
         return self.seconds[:, rank]
 
 
 @dataclass(frozen=True)
 class FleetLag:
-    """A rank's usual against the fastest class's: log ratio, and the probability that it truly is
-    1.10 or more.
+    """Usual duration of a rank relative to the fastest class's.
+
+    Attributes:
+        rank: number of the rank.
+        level: log ratio.
+        confidence: probability that the true ratio is 1.10 or more.
+        slow: whether the rank is slow by the definition.
     """
 
     rank: int
@@ -46,18 +52,19 @@ class FleetLag:
 def compare_with_fleet(
     bank: SeriesBank, hosts: tuple[RankHost, ...], family: FamilySpec
 ) -> tuple[FleetLag, ...]:
-    """Every rank's usual against the fleet's; the family's first phase stands for all of them.
+    """Compare every rank's usual duration with the fleet's.
 
     Args:
         bank: series of the ranks' work of the family.
-        hosts: where each rank runs.
-        family: of local work.
+        hosts: host of every rank.
+        family: family of local work.
 
     Returns:
-        One entry per rank that takes anything.
+        One entry per rank that has any such work.
     """
     usual = bank.typical_seconds()
     seconds = np.zeros((1, bank.count, len(Phase)))
+    # The bank has one duration per family, so its first phase stands for all of them.
     code = family.codes[0]
     seconds[0, :, code] = usual
     ones = np.ones((1, bank.count), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The latest samples of the links, in bounded memory: the evidence for which link is slow now."""
+"""Latest link samples in bounded memory: the evidence for naming a slow link during a run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from laggard.analysis.detection.links import (
 from laggard.analysis.tables.columns import BoolArray, IntArray, LinkColumns
 from laggard.analysis.tables.load_run import RankHost, create_empty_links
 
+# Bounds of the memory: samples, ends of steps, and slow intervals of the transfers.
 MOST_ROWS = 20_000
 _MOST_STEPS = 8192
 _MOST_SLOW = 20
 
 
 class LinkHistory:
-    """Keeps the latest samples.
+    """Store of the latest link samples, step ends and slow intervals.
 
     Args:
-        hosts: the ranks' hosts.
+        hosts: host of every rank.
     """
 
     def __init__(self, hosts: tuple[RankHost, ...]) -> None:
@@ -36,46 +37,46 @@ class LinkHistory:
         self._ends_ns: deque[int] = deque(maxlen=_MOST_STEPS)
 
     def record_step(self, end_ns: int) -> None:
-        """One more step of all ended."""
+        """Record the end of a step that all ranks have finished."""
         self._ends_ns.append(end_ns)
 
     def update(self, samples: LinkColumns) -> None:
-        """More samples, later than those before."""
+        """Add samples that are later than all earlier ones."""
         if len(samples):
             self._parts.append(samples)
         while len(self._parts) > 1 and sum(map(len, self._parts[1:])) >= MOST_ROWS:
             del self._parts[0]
 
     def find_end_ns(self, steps: int) -> int:
-        """When the step ended that came before the last `steps`; of the first that is known, if
-        they are more.
-        """
+        """Return the end of the step before the last `steps` ones, or of the first known step."""
         return self._ends_ns[-steps - 1] if steps < len(self._ends_ns) else self._ends_ns[0]
 
     def record_slow_transfers(self, first_ns: int, last_ns: int) -> None:
-        """Transfers were slow from `first_ns` to `last_ns`: what links did then is not what they
-        usually do.
-        """
+        """Exclude the time from `first_ns` to `last_ns` from the links' usual behavior."""
         self._slow.append((first_ns, last_ns))
 
     def find_changed_link(self, first_ns: int, excess_s: float) -> tuple[str, str] | None:
-        """The link that holds the transfers up since `first_ns`, if the counters say so.
+        """Return the link that has delayed the transfers since `first_ns`, if counters show one.
 
         Args:
-            first_ns: when the first slow step began.
-            excess_s: how much longer than usual a step's transfers take.
+            first_ns: start of the first slow step.
+            excess_s: seconds by which a step's transfers take longer than usual.
         """
         links = self._merge_parts()
         return find_changed_link(links, *self._windows(links, first_ns), excess_s, self._hosts)
 
     def has_changed_link(self, first_ns: int, excess_s: float) -> bool:
-        """Whether some link changed enough to account for it (arguments as `find_changed_link`)."""
+        """Return whether any link changed enough to explain the excess.
+
+        The arguments are those of `find_changed_link`.
+        """
         links = self._merge_parts()
         return has_changed_link(links, *self._windows(links, first_ns), excess_s, self._hosts)
 
     def find_persistently_slow(self) -> tuple[SlowLinks, int]:
-        """Links that are slower than the fastest class of links, outside the times when transfers
-        were slow; and in how many steps.
+        """Return the links that are slower than the fastest class, and the number of steps used.
+
+        Times of slow transfers are excluded.
         """
         links = self._merge_parts()
         quiet = self._is_quiet(links.time_ns) & self._is_covered(links.time_ns)
@@ -90,8 +91,10 @@ class LinkHistory:
         return SampleWindow(inside, within), SampleWindow(before, earlier)
 
     def _steps(self, links: LinkColumns, first_ns: int) -> tuple[int, int]:
-        """Steps that ended after `first_ns`, and quiet ones before it (all of them if it is 0), of
-        the time that there are samples of.
+        """Return the number of steps since `first_ns` and of normal steps before it, at least 1.
+
+        Only steps for which there are samples count. If `first_ns` is 0, all normal steps count as
+        before it.
         """
         ends = np.array(self._ends_ns, dtype=np.int64)
         if len(links):
@@ -107,7 +110,10 @@ class LinkHistory:
         return rows
 
     def _is_covered(self, time_ns: IntArray) -> BoolArray:
-        """What is not older than the steps that are remembered."""
+        """Return a mask of the times that are not older than the recorded steps.
+
+        Older samples would count busy time without the steps that it belongs to.
+        """
         covered: BoolArray = time_ns >= (
             self._ends_ns[0] if len(self._ends_ns) == _MOST_STEPS else 0
         )

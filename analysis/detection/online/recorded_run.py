@@ -1,5 +1,6 @@
-"""A run that is over, told to the detector as it went: step by step, with the links' samples of
-that time and nothing later.
+"""Replay of a finished run through the live detector, step by step.
+
+The detector receives the links' samples up to the current step and nothing later.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from laggard.analysis.detection.online.step_rows import (
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import Alarm, select_latest_alarms
 
+# Steps between two deliveries of link samples.
 _LINKS_EVERY = 10
 _SECOND_NS = 1_000_000_000
 
 
 def replay_alarms(run: RunData) -> tuple[Alarm, ...]:
-    """The alarms of a run, as they were told of last.
+    """Return the alarms that a run would have raised, each in its last state.
 
     Args:
-        run: as loaded; findings and truth are not looked at.
+        run: a loaded run; its findings and its injected truth are not read.
     """
     detector = OnlineDetector(run.hosts, run.is_lockstep)
     rows = (
@@ -45,8 +47,10 @@ def replay_alarms(run: RunData) -> tuple[Alarm, ...]:
 
 
 def _iterate_seconds(run: RunData) -> Iterator[StepRows]:
-    """Steps of ranks of their own pace, by the second in which they ended: as who looks each second
-    is told of them.
+    """Yield the steps of asynchronous ranks, grouped by the second in which they ended.
+
+    The live watcher reads the spans once a second, so this is the order in which it would see
+    them.
     """
     spans = run.spans
     keys, step = np.unique(np.column_stack([spans.rank, spans.step]), axis=0, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Many series of step times, each held against its own running reference by Page's test: who has
-become slow, and who is as usual again.
+"""Many series of step times, each compared with its own running reference by Page's test.
 
-A series is a rank's compute, its reading, or the transfers. All is kept in arrays of fixed size, so
-that a step costs the same however long the run is.
+A series is a rank's compute, its reading, or the transfers. The bank detects when a series becomes
+slow and when it is back to normal. All state is in arrays of fixed size, so a step costs the same
+however long the run is.
 """
 
 from __future__ import annotations
@@ -29,28 +29,34 @@ from laggard.analysis.detection.online.machine_drift import compute_lower_quarti
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 
 REFERENCE_STEPS = 100
-"""Calm steps that a reference is the median of."""
+"""Greatest number of normal steps whose median is the reference."""
 LEAST_REFERENCE_STEPS = MIN_STEPS
+"""Normal steps that a reference needs before it is used."""
 RECENT_STEPS = 64
-"""Steps that an onset, and how slow an interval is, are looked for in."""
+"""Latest steps in which the start of an interval and its slowdown are searched."""
+# Normal steps between two computations of a reference; slow steps between two checks whether a
+# slowdown has faded.
 _REFIT_EVERY = 5
 _CHECK_EVERY = 16
+# Steps after which a step enters the reference, so that the beginning of a slowdown does not.
 _DELAY_STEPS = 20
+# Standard error of the median of n normal values, in units of sigma / sqrt(n).
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
+# Page's k: half of the shift to detect, which is the least ratio that counts as slow.
 _TARGET_SHIFT = math.log(MIN_RATIO) / 2.0
 _REFERENCE_ERRORS = 2.0
-"""Standard errors that a reference may be off by: it stays off for long, and by more in one of many
-ranks."""
+"""Standard errors by which a reference may be wrong. It stays wrong for many steps, and one of
+many ranks has a greater error than most."""
 _PERSISTENT_NOISE_FACTOR = 1.4
-"""Noise of a sum over noise of a step: drift that is taken out and references that are off err
-alike in many steps on end."""
+"""Noise of a sum relative to the noise of its steps. Subtracted drift and wrong references
+cause errors of the same sign in many consecutive steps."""
 _MIN_CONFIDENCE = 0.95
-"""Probability, at least, with which what is told of is slow by the definition."""
+"""Least probability that a reported series is slow by the definition."""
 
 
 @dataclass(frozen=True)
 class StepInterval:
-    """A step and when it began and ended, in nanoseconds."""
+    """Number of a step, with its start and end in nanoseconds."""
 
     step: int
     start_ns: int
@@ -59,12 +65,12 @@ class StepInterval:
 
 @dataclass(frozen=True)
 class SlowdownStart:
-    """A series that has become slow.
+    """Beginning of a slowdown of one series.
 
     Attributes:
         first: first slow step.
         length: steps since then, up to `RECENT_STEPS`.
-        level: how slow (median log ratio to its usual).
+        level: slowdown (median log ratio to the usual duration).
         confidence: probability that the true ratio is 1.10 or more.
     """
 
@@ -76,20 +82,23 @@ class SlowdownStart:
 
 @dataclass(frozen=True)
 class SlowdownEnd:
-    """A series that is as usual again: its last slow step, and how slow it was (median log ratio,
-    latest steps).
-    """
+    """End of a slowdown: its last slow step, and the median log ratio of its latest steps."""
 
     last: StepInterval
     level: float
 
 
 class SeriesBank:
-    """The series of one family.
+    """All series of one family.
+
+    The public arrays have one entry per series, [M]: `open` (a slowdown was reported and is not
+    over), `learned_steps` (steps that entered the reference), `level` (log reference in seconds at
+    the usual batch), `sigma` (noise of a step, in log) and `seconds` (total so far). `recent` has
+    the latest log ratios, [M, `RECENT_STEPS`].
 
     Args:
-        count: how many, M.
-        steps: how many pass, on average, between two false alarms of one series.
+        count: number of series, M.
+        steps: average number of steps between two false alarms of one series.
     """
 
     def __init__(self, count: int, steps: float) -> None:
@@ -121,28 +130,29 @@ class SeriesBank:
 
     @property
     def window(self) -> int:
-        """Calm steps that a reference is the median of, at most."""
+        """Return the greatest number of normal steps whose median is the reference."""
         return REFERENCE_STEPS
 
     @property
     def known(self) -> BoolArray:
-        """Which series have a reference, [M]."""
+        """Return a mask of the series that have a reference, [M]."""
         return self.learned_steps >= LEAST_REFERENCE_STEPS
 
     @property
     def is_rising(self) -> BoolArray:
-        """Which are slow, or look like it, [M]."""
+        """Return a mask of the series that are slow or at least halfway to an alarm, [M]."""
         risen: BoolArray = self.open | (self._up >= 0.5 * self._threshold)
         return risen
 
     @property
     def steps_since_rise(self) -> IntArray:
-        """Steps since each series began to look slow, [M]; 0 of one that does not."""
+        """Return the steps since each series began to look slow, [M]; 0 if it does not."""
         return np.where(self.open, self._length, self._risen)
 
     def log_ratios(self, at: IntArray, seconds: FloatArray, samples: FloatArray) -> FloatArray:
-        """Log ratio of durations to the own reference, [m]; 0 where there is no duration or no
-        reference.
+        """Return the log ratio of durations to each series' reference, [m].
+
+        It is 0 without a duration or without a reference.
         """
         is_known = (seconds > 0) & self.known[at]
         logs = (
@@ -161,19 +171,19 @@ class SeriesBank:
         drift: float = 0.0,
         warm_up: BoolArray | None = None,
     ) -> IntArray:
-        """Takes one step of some series.
+        """Process one step of some series.
 
         Args:
-            at: which series, [m], none twice.
-            seconds: what it took, [m]; 0 where there was nothing.
-            samples: of its batch, [m].
+            at: indices of the series, [m], each at most once.
+            seconds: durations, [m]; 0 if there was nothing to measure.
+            samples: samples of the batches, [m].
             step_times: step, start and end, [m, 3].
-            drift: what the machine slows everybody by (log); taken out.
-            warm_up: which are not to be looked at, [m].
+            drift: slowdown (log) that the machine causes for all ranks; it is subtracted.
+            warm_up: mask of steps to ignore, [m].
 
         Returns:
-            Series whose sums have come to an end: of those that are open, they may be over; else,
-            they may be slow.
+            Series whose sums have reached a threshold: an open one may be back to normal, another
+            one may be slow.
         """
         self.seconds[at] += seconds
         counted = seconds > 0
@@ -200,12 +210,14 @@ class SeriesBank:
         return at[done & tested]
 
     def open_slowdown(self, series: int, shared: float = 0.0) -> SlowdownStart | None:
-        """Opens a series whose sum has reached its threshold, if the steps since it began to rise
-        are slow by the definition.
+        """Open a slowdown if the steps since the sum began to rise are slow by the definition.
 
         Args:
-            series: which.
-            shared: what slowed everybody at once meanwhile (log).
+            series: index of a series whose sum has reached its threshold.
+            shared: slowdown (log) that all ranks had in common during these steps.
+
+        Returns:
+            The slowdown, or None if the steps are not slow with sufficient confidence.
         """
         values, begin = self._recent_ratios(series, int(self._risen[series]))
         levels = self._levels(series)
@@ -223,7 +235,7 @@ class SeriesBank:
         return SlowdownStart(first, part.length, part.level, confidence)
 
     def close_slowdown(self, series: int) -> SlowdownEnd:
-        """Closes a series whose steps have been as usual again."""
+        """Close the slowdown of a series whose steps are back to normal."""
         values, begin = self._recent_ratios(series, int(self._fallen[series]), fallen=True)
         last = (
             self._step_interval(series, max(begin - 1, 0)) if len(values) else StepInterval(0, 0, 0)
@@ -234,8 +246,13 @@ class SeriesBank:
         return SlowdownEnd(last, float(self._depth[series]))
 
     def shared_slowdown(self, length: int) -> float:
-        """What three quarters of the series or more were slower than usual by in their last
-        `length` steps (log), 0 at least.
+        """Return the slowdown (log) that three quarters of the series share in their last steps.
+
+        Args:
+            length: number of last steps.
+
+        Returns:
+            At least 0; 0 if fewer than two series have a reference.
         """
         if self.known.sum() < 2:
             return 0.0
@@ -243,11 +260,11 @@ class SeriesBank:
         return max(compute_lower_quartile(middle), 0.0)
 
     def typical_seconds(self) -> FloatArray:
-        """What each series' usual batch usually takes, [M]; 0 where nothing is known."""
+        """Return the usual duration of each series' usual batch, [M]; 0 without a reference."""
         return np.where(self.known, np.exp(self.level), 0.0)
 
     def estimate_reference_error(self, series: int) -> Levels:
-        """How far the median of a series' steps strays."""
+        """Return the noise and the errors of a series' reference, without segments."""
         return self._levels(series)
 
     def _record_ratios(self, at: IntArray, ratio: FloatArray, step_times: IntArray) -> None:
@@ -279,8 +296,9 @@ class SeriesBank:
             )
 
     def _has_faded(self, at: IntArray) -> BoolArray:
-        """Which open series are, over all their latest steps, not slow any more by the
-        definition.
+        """Return a mask of the open series that are no longer slow over all their latest steps.
+
+        The test of the end misses a slight slowdown that fades to just below 1.10.
         """
         faded: BoolArray = (
             self.open[at]
@@ -292,7 +310,10 @@ class SeriesBank:
         return faded
 
     def _update_depth(self, series: int, level: float) -> None:
-        """Notes how slow an open series is; it is over once its steps are nearer to the usual."""
+        """Record the level of an open slowdown and derive the threshold of its end.
+
+        Steps below half of the level (in log) count as evidence for the end.
+        """
         self._depth[series] = max(level, math.log(MIN_RATIO))
         sigma = self.sigma[series]
         self._end_threshold[series] = (
@@ -307,11 +328,11 @@ class SeriesBank:
         self._pending[at] += ~self.open[at]
 
     def _update_reference(self, at: IntArray) -> None:
-        """Takes into the reference what has been there for a while: of what has just begun nobody
-        knows what it is.
+        """Add steps to the reference once they are old enough.
 
-        It takes all that is not slow, and not what looks calm: who leaves out what is a little
-        slower ends with a reference that is too quick.
+        A recent step may belong to a slowdown that has just begun. All steps outside slowdowns are
+        added. Adding only steps that look normal would leave out slightly slow ones, and the
+        reference would become too fast.
         """
         at = at[self._pending[at] > np.minimum(_DELAY_STEPS, self.learned_steps[at] // 3)]
         if not len(at):
@@ -348,7 +369,8 @@ class SeriesBank:
             * (np.median(moves, axis=1) if steady else np.nanmedian(moves, axis=1))
         )
         self.sigma[at] = np.maximum(noise, MIN_SCALE)
-        # A reference of few steps is off by itself: what it may be off by is no evidence.
+        # A reference of few steps has a large error, and a difference within that error is no
+        # evidence of a slowdown.
         off = _MEDIAN_ERROR * self.sigma[at] / np.sqrt(kept_count)
         self._allowance[at] = _TARGET_SHIFT + _REFERENCE_ERRORS * off
         noise_of_sum = _PERSISTENT_NOISE_FACTOR * self.sigma[at]
@@ -373,8 +395,14 @@ class SeriesBank:
     def _recent_ratios(
         self, series: int, count: int, *, fallen: bool = False
     ) -> tuple[FloatArray, int]:
-        """The latest ratios, and the index at which those since the last change begin, moved to
-        where it fits best.
+        """Return the latest ratios and the index where those since the last change begin.
+
+        The index is moved to where it fits the levels best.
+
+        Args:
+            series: index of the series.
+            count: number of steps since the change according to the test.
+            fallen: whether the change is the end of a slowdown.
         """
         kept_count = int(min(self.seen[series], RECENT_STEPS))
         values = self.recent[series, RECENT_STEPS - kept_count :]
@@ -385,14 +413,14 @@ class SeriesBank:
         return values, min(begin, max(kept_count - 1, 0))
 
     def _step_interval(self, series: int, index: int) -> StepInterval:
-        """Of the latest ratios' `index`-th."""
+        """Return the step of the `index`-th of the latest ratios."""
         kept_count = int(min(self.seen[series], RECENT_STEPS))
         step, start_ns, end_ns = self._when[series, RECENT_STEPS - kept_count + index].tolist()
         return StepInterval(step, start_ns, end_ns)
 
 
 def compute_median_scatter(values: FloatArray) -> float:
-    """Robust standard deviation of ten-step medians about 0; 0 of fewer than three."""
+    """Return the robust standard deviation of ten-step medians about 0; 0 for fewer than three."""
     tens = len(values) // MIN_STEPS
     if tens < 3:
         return 0.0

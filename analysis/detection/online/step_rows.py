@@ -1,4 +1,4 @@
-"""Spans as they arrive, made into what each rank did in each of its steps."""
+"""Step rows: spans as they arrive, converted to the work of each rank in each of its steps."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _S = 1e-9
 _IN_FAMILY: Mapping[StragglerFamily, BoolArray] = {
     family.name: np.array([phase in family.phases for phase in Phase]) for family in LOCAL_FAMILIES
 }
-"""Phases of each family of local work, [P]."""
+"""Mask of the phases of each family of local work, [P]."""
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """What some ranks did in one step each; every rank occurs once, and m are there.
+    """Work of m ranks in one step each; every rank occurs at most once.
 
     Attributes:
-        ranks: who, [m].
-        step_times: number of the step, its start and its end in nanoseconds, [m, 3].
-        samples: of the rank's batch, [m].
-        local_s: its work of each local family, [m].
-        transfer_s: ranks of their own pace: what it stood still for data, [m]; in lockstep 0.
-        warm_up: which steps no reference may use, [m].
-        groups: in lockstep: numbers of the step's collectives, [G].
-        group_s: in lockstep: seconds of each once all had arrived, [G].
+        ranks: numbers of the ranks, [m].
+        step_times: number of each rank's step, its start and its end in nanoseconds, [m, 3].
+        samples: samples of each rank's batch, [m].
+        local_s: seconds of each rank's work, by local family, [m] each.
+        transfer_s: seconds for which an asynchronous rank waited for data, [m]; 0 in lockstep.
+        warm_up: mask of the steps that no reference may use, [m].
+        groups: in lockstep, numbers of the step's collectives, [G].
+        group_s: in lockstep, seconds of each collective after the last arrival, [G].
     """
 
     ranks: IntArray
@@ -47,7 +47,7 @@ class StepRows:
 
 
 def iterate_lockstep_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
-    """One entry per step, in order.
+    """Yield one entry per step, in order.
 
     Args:
         spans: all spans of some steps that every rank has finished.
@@ -85,7 +85,7 @@ def iterate_lockstep_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
 
 
 def iterate_async_rows(spans: SpanColumns, world: int) -> Iterator[StepRows]:
-    """Steps in the order in which each rank took them: first everybody's first, and so on.
+    """Yield the steps in the order in which each rank took them, starting with all first steps.
 
     Args:
         spans: all spans of some steps that their ranks have finished.
@@ -130,7 +130,7 @@ def _select_finished_spans(spans: SpanColumns) -> SpanColumns:
 
 @dataclass(frozen=True)
 class _StepTable:
-    """By step and rank, flat."""
+    """Measurements of all steps and ranks as flat arrays, indexed by step * ranks + rank."""
 
     start_ns: IntArray
     end_ns: IntArray
@@ -146,6 +146,7 @@ def _build_step_table(spans: SpanColumns, cell: IntArray, cells: int) -> _StepTa
     start_ns = np.full(cells, np.iinfo(np.int64).max)
     np.minimum.at(start_ns, cell, spans.start_ns)
     end_ns, samples = np.zeros(cells, dtype=np.int64), np.zeros(cells, dtype=np.int64)
+    # An evaluation is outside the clock, so it does not extend its step.
     np.maximum.at(end_ns, cell[inside], spans.end_ns[inside])
     np.maximum.at(samples, cell, spans.work)
     flagged = (spans.flags & Flag.WARM_UP) != 0
@@ -165,8 +166,9 @@ def _build_step_table(spans: SpanColumns, cell: IntArray, cells: int) -> _StepTa
 def _measure_collectives(
     spans: SpanColumns, at: IntArray, shape: tuple[int, int]
 ) -> tuple[IntArray, FloatArray]:
-    """Numbers of the collectives, [G], and how long each took in each step once all had arrived,
-    [S, G]; 0 where it was not.
+    """Return the numbers of the collectives, [G], and their seconds in each step, [S, G].
+
+    The seconds count from the last arrival. They are 0 if the step did not have the collective.
     """
     rows = np.flatnonzero((spans.phase == Phase.COMM.code) & (spans.group >= 0))
     groups, index = np.unique(spans.group[rows], return_inverse=True)
@@ -179,7 +181,10 @@ def _measure_collectives(
     member = ~np.isnan(arrival)
     latest = np.where(member, arrival, -np.inf).max(axis=2, keepdims=True)
     transfer_times_s = np.where(
-        member & (finish >= latest), np.maximum(finish - latest, 0.0), np.nan
+        # The root of a broadcast may leave before the last rank arrives; its time says nothing.
+        member & (finish >= latest),
+        np.maximum(finish - latest, 0.0),
+        np.nan,
     )
     several = member.sum(axis=2) >= min(2, shape[1])
     known = several & ~np.isnan(transfer_times_s).all(axis=2)

@@ -1,4 +1,4 @@
-"""Watches the collectives of a run in lockstep, and names the link that holds them up."""
+"""Live monitor of a lockstep run's collectives; it also names the link that delays them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from laggard.analysis.tables.load_run import RankHost
 from laggard.core.run_schema import Alarm
 
 SLOW_TRANSFERS = AlarmSubject("network", "dynamic")
+# The link that delays slow transfers is searched every ten steps, at most five times per alarm.
 _CHECK_EVERY = 10
 _MAX_TRIES = 5
 _S = 1e-9
@@ -37,8 +38,9 @@ class CollectiveMedians:
         self._seconds: dict[int, deque[float]] = {}
 
     def compute_relative(self, groups: Sequence[int], seconds: Sequence[float]) -> float:
-        """All of a step's collectives over what they usually take; 0 where there is none, 1 where
-        none is known yet.
+        """Return the duration of a step's collectives relative to their usual one.
+
+        It is 0 if the step has no collective, and 1 if none of them is known yet.
         """
         known = [
             (took, self._seconds[group])
@@ -51,19 +53,20 @@ class CollectiveMedians:
         return sum(took for took, _ in known) / usual if usual > 0 else 1.0
 
     def add_normal_step(self, groups: Sequence[int], seconds: Sequence[float]) -> None:
-        """Takes a step in which they were as usual."""
+        """Add a step whose collectives were not slow."""
         for group, took in zip(groups, seconds, strict=True):
             self._seconds.setdefault(group, deque(maxlen=_KEPT)).append(took)
 
 
 @dataclass
 class TransferMonitor:
-    """Slow transfers of all ranks together.
+    """Monitor of the transfers of all ranks together.
 
     Args:
-        hosts: where each rank runs.
-        book: where alarms are raised.
-        bank: one series.
+        hosts: host of every rank.
+        book: book in which alarms are raised.
+        bank: bank with a single series.
+        seconds: total seconds of transfers so far.
     """
 
     hosts: tuple[RankHost, ...]
@@ -79,19 +82,20 @@ class TransferMonitor:
         self._links = LinkHistory(self.hosts)
 
     def update_links(self, samples: LinkColumns) -> None:
-        """TCP samples, later than those before."""
+        """Add TCP samples that are later than all earlier ones."""
         self._links.update(samples)
 
     def update(
         self, rows: StepRows, compute: SeriesBank, drift: MachineDrift, *, counts: bool
     ) -> list[Alarm]:
-        """One step of all ranks.
+        """Process one step of all ranks and return the alarms that changed.
 
         Args:
-            rows: what they did.
-            compute: theirs: a starved host reduces slowly, which is no fault of the network.
-            drift: of the machine under them.
-            counts: whether transfers would matter if they were slow, given what they took so far.
+            rows: work of the ranks.
+            compute: compute series of the ranks; a starved host reduces slowly, which is no fault
+                of the network.
+            drift: drift of the machine under the ranks.
+            counts: whether transfers take enough of the run for their slowness to matter.
         """
         self._steps += 1
         self._links.record_step(find_latest_step(rows).end_ns)
@@ -116,8 +120,9 @@ class TransferMonitor:
         )
 
     def compare_links(self, first: StepInterval, rows: StepRows) -> list[Alarm]:
-        """Links that are slower than the fastest class of links all along, and those that are not
-        any more; nothing is asked while transfers are slow.
+        """Return changed alarms of links that are slow throughout the run or no longer slow.
+
+        Nothing is examined while transfers are slow.
         """
         if SLOW_TRANSFERS in self.book:
             return []
@@ -174,7 +179,7 @@ class TransferMonitor:
         return self.book.end_alarm(SLOW_TRANSFERS, fall.last, fall.level)
 
     def _name_link(self) -> list[Alarm]:
-        """Looks again for the link of slow transfers, now that there are more samples."""
+        """Search again for the link of slow transfers, since there are more samples now."""
         alarm = self.book.find(SLOW_TRANSFERS)
         if (
             alarm is None

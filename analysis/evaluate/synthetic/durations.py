@@ -1,8 +1,7 @@
-"""How long everything in a synthetic run takes: work, rates of the ring's links, transfers, and so
-when it starts and ends.
+"""Durations in a synthetic run: local work, link rates, transfers, and the resulting schedule.
 
-Noise is drawn before anything is injected, in the same order whatever is injected: of two runs that
-differ in their injections alone, all else is the same.
+Noise is drawn before anything is injected, and in the same order for all injections. Two runs that
+differ only in their injections therefore agree in everything else.
 """
 
 from __future__ import annotations
@@ -30,22 +29,25 @@ SLOT_PHASES = (
 )
 SLOT_GROUPS = (NO_GROUP, NO_GROUP, 0, NO_GROUP, NO_GROUP, 1, NO_GROUP, NO_GROUP)
 BUFFER_SLOT, GRADIENT_SLOT = 2, 5
+# Slots of compute phases, and the shares of work that imbalanced ranks have.
 _COMPUTE = (1, 3, 4, 6)
 _SHARES = (0.5, 0.75, 1.0, 1.25, 1.5)
+# Random streams of their own, so that these options leave all other noise unchanged.
 _IMBALANCE_STREAM = 1
 _FETCH_STREAM = 2
 
 
 @dataclass(frozen=True)
 class SimulatedTimes:
-    """When everything was. S steps, W ranks, 8 slots of a step; seconds.
+    """Schedule of a run: S steps, W ranks, 8 slots per step; times are in seconds.
 
     Attributes:
-        start: of every slot, [S, W, 8].
-        end: of every slot, [S, W, 8].
-        evaluations: arrival at and resumption after the evaluation that follows a step, [W] each.
-        samples: per step and rank, [S, W].
-        rates_mbps: of the ring's links, from each rank to the next, [S, W].
+        start: start of every slot, [S, W, 8].
+        end: end of every slot, [S, W, 8].
+        evaluations: for each step that an evaluation follows, the ranks' arrival at it and their
+            resumption, [W] each.
+        samples: samples per step and rank, [S, W].
+        rates_mbps: rates of the ring's links, from each rank to the next, [S, W].
     """
 
     start: FloatArray
@@ -56,7 +58,7 @@ class SimulatedTimes:
 
     @property
     def makespan_s(self) -> float:
-        """First start to last end, without evaluations."""
+        """Return the time from the first start to the last end, without evaluations."""
         outside = float(sum(e[1].min() - e[0].max() for e in self.evaluations.values()))
         over = max(
             float(self.end[-1].max()),
@@ -67,15 +69,16 @@ class SimulatedTimes:
 
 
 def simulate_times(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> SimulatedTimes:
-    """Draws all durations and plays them by the rule of a synchronous ring all-reduce: work,
-    barrier, transfer.
+    """Draw all durations and schedule them as a synchronous ring all-reduce.
+
+    Each step consists of work, barrier and transfer.
 
     Args:
-        spec: what to generate.
-        hosts: its hosts, in rank order.
+        spec: specification of the run.
+        hosts: hosts of the run, in rank order.
 
     Returns:
-        Starts and ends; the same for the same spec.
+        The schedule; it is the same for the same specification.
     """
     rng = np.random.default_rng(spec.seed)
     samples = _draw_samples(spec, len(hosts))
@@ -87,8 +90,10 @@ def simulate_times(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> SimulatedTim
 
 
 def _draw_samples(spec: TraceSpec, world: int) -> IntArray:
-    """Samples per step and rank, [S, W]: the last step of an epoch is short, and ranks may have
-    more or less than their share.
+    """Return the samples per step and rank, [S, W].
+
+    The last step of an epoch has a quarter of the samples, and imbalanced ranks have more or less
+    than an equal share.
     """
     share = _draw_shares(spec, world)
     share[spec.steps_per_epoch - 1 :: spec.steps_per_epoch] /= 4
@@ -96,8 +101,9 @@ def _draw_samples(spec: TraceSpec, world: int) -> IntArray:
 
 
 def _draw_shares(spec: TraceSpec, world: int) -> FloatArray:
-    """What part of an equal share each rank has in each step, [S, W]; drawn apart from all
-    noise.
+    """Return each rank's work relative to an equal share, [S, W].
+
+    The values come from a random stream of their own.
     """
     rng = np.random.default_rng((spec.seed, _IMBALANCE_STREAM))
     share = np.ones((spec.steps, world))
@@ -114,17 +120,18 @@ def _draw_shares(spec: TraceSpec, world: int) -> FloatArray:
 def _draw_spikes(
     rng: np.random.Generator, shape: tuple[int, ...], probability: float
 ) -> FloatArray:
-    """1 everywhere but in spikes of 2x that last one to three steps (axis 0)."""
+    """Return 1 everywhere except in spikes of about 2x that last one to three steps (axis 0)."""
     begins = rng.random(shape) < probability
     length = rng.integers(1, 4, shape)
     hit = begins.copy()
+    # A spike that lasts n steps also covers the n - 1 steps after its first.
     for later in (1, 2):
         hit[later:] |= begins[:-later] & (length[:-later] > later)
     return np.where(hit, rng.uniform(1.7, 2.3, shape), 1.0)
 
 
 def _draw_episodes(spec: TraceSpec, rng: np.random.Generator, world: int) -> FloatArray:
-    """1 but where half of the ranks are held up together, [S, W]."""
+    """Return 1 everywhere except where half of the ranks are slow together, [S, W]."""
     slow = np.ones((spec.steps, world))
     for first in np.flatnonzero(rng.random(spec.steps) < spec.noise.episode):
         slow[first : first + rng.integers(5, 31), rng.integers(0, 2) :: 2] = 1.3
@@ -132,7 +139,7 @@ def _draw_episodes(spec: TraceSpec, rng: np.random.Generator, world: int) -> Flo
 
 
 def _draw_work(spec: TraceSpec, rng: np.random.Generator, samples: IntArray) -> FloatArray:
-    """Durations of the local phases, [S, W, 8]; the two collectives are 0."""
+    """Return the durations of the local phases, [S, W, 8]; the two collectives are 0."""
     base = np.array(
         [
             spec.fetch_s,
@@ -176,7 +183,7 @@ def _draw_work(spec: TraceSpec, rng: np.random.Generator, samples: IntArray) -> 
 
 
 def _compute_link_rates(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> FloatArray:
-    """Rate of each ring link (rank to next rank) at each step, in Mbit/s, [S, W]."""
+    """Return the rate of each ring link (rank to next rank) at each step, in Mbit/s, [S, W]."""
     rates = np.empty((spec.steps, len(hosts)))
     for rank, src in enumerate(hosts):
         pair = (src.tier, hosts[(rank + 1) % len(hosts)].tier)
@@ -192,8 +199,12 @@ def _compute_link_rates(spec: TraceSpec, hosts: tuple[RankHost, ...]) -> FloatAr
 
 
 def is_link_slowed(injection: Injection, rank: int, pair: tuple[str, str]) -> bool:
-    """Whether a network injection acts on the link that leads on from `rank`, between these
-    tiers.
+    """Return whether a network injection slows the link from `rank` to the next one.
+
+    Args:
+        injection: injection of the network family.
+        rank: rank at the link's start.
+        pair: tiers of the link's ends.
     """
     if injection.tiers is None:
         return injection.rank == rank
@@ -201,8 +212,9 @@ def is_link_slowed(injection: Injection, rank: int, pair: tuple[str, str]) -> bo
 
 
 def _draw_transfers(spec: TraceSpec, rng: np.random.Generator, ring: FloatArray) -> FloatArray:
-    """Seconds of the buffer broadcast and the gradient all-reduce once all have arrived, [S, 2]."""
+    """Return the seconds of broadcast and all-reduce after the last arrival, [S, 2]."""
     world = ring.shape[1]
+    # The slowest link of a ring determines the duration of a collective.
     slowest = ring.min(axis=1)
     sent_bits = np.array([spec.buffer_bytes, 2 * (world - 1) / world * spec.gradient_bytes]) * 8
     shape = (spec.steps, 2)
@@ -216,7 +228,7 @@ def _draw_transfers(spec: TraceSpec, rng: np.random.Generator, ring: FloatArray)
 def _schedule_steps(
     spec: TraceSpec, rng: np.random.Generator, work: FloatArray, transfer: FloatArray
 ) -> tuple[FloatArray, FloatArray, dict[int, tuple[FloatArray, FloatArray]]]:
-    """Start and end of every span, [S, W, 8], and arrival and resume of every evaluation."""
+    """Return start and end of every slot, [S, W, 8], and the times of all evaluations."""
     start, end = np.empty_like(work), np.empty_like(work)
     now = np.zeros(work.shape[1])
     evaluations: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -226,6 +238,7 @@ def _schedule_steps(
             if slot == GRADIENT_SLOT:
                 now = np.full_like(now, now.max() + transfer[step, 1])
             elif slot == BUFFER_SLOT:
+                # The root of a broadcast does not wait for the other ranks.
                 root = now[0] + transfer[step, 0] / 2
                 now = np.full_like(now, now.max() + transfer[step, 0])
                 now[0] = root

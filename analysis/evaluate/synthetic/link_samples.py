@@ -1,4 +1,4 @@
-"""TCP samples of the ring links of a synthetic run, as a kernel would have counted them."""
+"""TCP samples of the ring links of a synthetic run, with the counters of a kernel."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ SAMPLE_PERIOD_S = 0.2
 
 @dataclass(frozen=True)
 class LinkWork:
-    """What the ring links of a run did: names and rates per link (W), completion per step (S),
-    bytes per link and step.
+    """Traffic of the ring links of a run: S steps, W links.
 
-    `busy_sigma` is lognormal jitter of a link's busy time from step to step.
+    Attributes:
+        names: (source, destination) of every link.
+        rate_mbps: rate of every link in every step, [S, W].
+        step_end_s: end of every step's transfer, [S].
+        bytes_per_step: bytes per link and step.
+        busy_sigma: lognormal jitter of a link's busy time from step to step.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -27,14 +31,14 @@ class LinkWork:
 
 
 def sample_links(work: LinkWork, seed: int) -> LinkColumns:
-    """Cumulative counters of each link, sampled at 5 Hz.
+    """Return the cumulative counters of each link, sampled at 5 Hz.
 
     Args:
-        work: what the links did.
-        seed: of the samples' noise.
+        work: traffic of the links.
+        seed: seed of the samples' noise.
 
     Returns:
-        Rows sorted by time, as `links.parquet` has them.
+        Rows sorted by time, as in `links.parquet`.
     """
     rng = np.random.default_rng(seed + 1)
     links = len(work.names)

@@ -1,8 +1,7 @@
-"""Synthetic all-reduce runs with known stragglers: what tests and evaluation hold the analysis
-against.
+"""Generator of synthetic all-reduce runs with known stragglers, for tests and evaluation.
 
-A trace is simulated by the same rule as a real one: work, barrier, transfer. Noise is what a busy
-two-core machine shows: lognormal jitter, short spikes, slow drift shared by everyone.
+A trace is simulated by the rule of a real one: work, barrier, transfer. The noise is that of a
+busy two-core machine: lognormal jitter, short spikes, and slow drift that all ranks share.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _NS = 1_000_000_000
 
 
 def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> RunData:
-    """Simulates a run.
+    """Simulate a run.
 
     Args:
-        spec: what to generate; the same spec gives the same run.
-        folder: what `RunData.folder` says; nothing is written.
+        spec: specification of the run; the same specification gives the same run.
+        folder: value of `RunData.folder`; nothing is written.
 
     Returns:
         A run as `load_run` would return it.
@@ -67,14 +66,15 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> RunData:
 
 
 def simulate_makespan_s(spec: TraceSpec) -> float:
-    """The makespan alone of the run that `generate_run` would return, which takes a fraction of the
-    time.
+    """Return the makespan of the run that `generate_run` would return.
+
+    This takes a fraction of the time.
     """
     return simulate_times(spec, build_hosts(spec)).makespan_s
 
 
 def build_hosts(spec: TraceSpec) -> tuple[RankHost, ...]:
-    """The hosts of the run that a spec gives, in rank order."""
+    """Return the hosts of the run that a specification describes, in rank order."""
     rows = [(tier, machine) for tier in spec.tiers for machine in range(1, tier.hosts + 1)]
     return tuple(
         RankHost(
@@ -97,6 +97,7 @@ def _build_span_columns(spec: TraceSpec, simulated: SimulatedTimes) -> SpanColum
     index = np.indices(start.shape).reshape(3, -1)
     sizes = np.zeros(slots, dtype=np.int64)
     sizes[[BUFFER_SLOT, GRADIENT_SLOT]] = (spec.buffer_bytes, spec.gradient_bytes)
+    # Evaluations are appended as one more slot of their steps, one row per rank.
     at = np.repeat(np.array(sorted(evaluations), dtype=np.int64), world)
     paused = [
         np.concatenate([evaluations[s][k] for s in sorted(evaluations)] or [np.empty(0)])
@@ -123,6 +124,7 @@ def _build_span_columns(spec: TraceSpec, simulated: SimulatedTimes) -> SpanColum
         work=np.concatenate([simulated.samples[index[0], index[1]], none]),
         flags=np.where(step < spec.warm_up_steps, int(Flag.WARM_UP), 0),
     )
+    # Rows of `spans.parquet` are ordered by step, rank and start.
     return columns.where(np.lexsort((columns.seq, columns.start_ns, columns.rank, columns.step)))
 
 
@@ -161,6 +163,7 @@ def _build_link_work(
         names=tuple((hosts[r].host, hosts[(r + 1) % world].host) for r in range(world)),
         rate_mbps=simulated.rates_mbps,
         step_end_s=simulated.end[:, 0, GRADIENT_SLOT],
+        # A ring all-reduce sends 2 (W - 1) / W times the gradient over every link.
         bytes_per_step=round(2 * (world - 1) / world * spec.gradient_bytes),
         busy_sigma=spec.noise.link_sigma,
     )

@@ -1,4 +1,4 @@
-"""What a synthetic run is made of: tiers, durations, noise, and what is put in to be found."""
+"""Specification of a synthetic run: tiers, durations, noise and injected slowdowns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Literal
 from laggard.core.run_schema import StragglerFamily
 
 Imbalance = Literal["none", "shares", "drawn", "shift"]
-"""How unequal work is: not; ranks have shares of their own; they draw them anew in each step; one
-has twice the work for a while."""
+"""Imbalance of the work: none; fixed shares per rank (`shares`); shares drawn in each step
+(`drawn`); or one rank with twice the work for some time (`shift`)."""
 
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier: its name, number of hosts and how much slower than the fastest it computes by
-    design.
-    """
+    """One tier of equal hosts; `slowness` is the ratio of its step times to the fastest tier's."""
 
     name: str
     hosts: int
@@ -26,10 +24,11 @@ class Tier:
 
 @dataclass(frozen=True)
 class Injection:
-    """A slowness put into the trace; steps are inclusive, `last=None` is the end of the run.
+    """Slowdown to inject, by `factor`; steps are inclusive, and `last=None` is the end of the run.
 
-    `rank` for compute and storage; for network `tiers` (unordered) or, for one link alone, the
-    `rank` it leads on from.
+    For compute and storage, `rank` is the slow rank. For the network, `tiers` is the slow
+    (unordered) tier pair; without it, only the link from `rank` to the next rank of the ring is
+    slow.
     """
 
     family: StragglerFamily
@@ -46,13 +45,14 @@ class Noise:
 
     Attributes:
         sigma: lognormal jitter per rank and step.
-        spike: probability that a spike of 2x and one to three steps begins.
-        drift: amplitude of slow drift, shared by all ranks.
+        spike: probability per step that a spike of about 2x begins, which lasts one to three
+            steps.
+        drift: amplitude of slow drift that all ranks share.
         host: spread of the hosts' true speeds.
         transfer_sigma: jitter of collectives.
-        episode: probability per step that half of the ranks (a core's) slow down by 1.3 for 5 to 30
-            steps.
-        fetch_sigma: jitter of reading, beside half of `sigma`.
+        episode: probability per step that half of the ranks (those of one core) become 1.3 times
+            slower for 5 to 30 steps.
+        fetch_sigma: jitter of reading, in addition to half of `sigma`.
         link_sigma: jitter of the links' busy time.
     """
 
@@ -71,9 +71,7 @@ QUIET = Noise(0.0, 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class TraceSpec:
-    """What to generate. Phase durations are seconds of the fastest tier at a full per-rank
-    batch.
-    """
+    """Specification of a run; phase durations are seconds of the fastest tier at a full batch."""
 
     tiers: tuple[Tier, ...] = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4))
     steps: int = 600

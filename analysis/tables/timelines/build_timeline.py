@@ -1,5 +1,7 @@
-"""From a run's spans to its timeline: each part of the spans by itself, and then one after the
-other.
+"""Construction of a run's timeline from its spans.
+
+The spans are processed in parts, which are then concatenated, so that a large run need not be in
+memory as a whole.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ _SCATTERED_FIELDS = (
     "scattered_seconds",
     "scattered_place",
 )
+# `work` has fields of its own, which `TimelineBuilder` assembles separately.
 _FIELDS = (*_STEP_FIELDS, *_BARRIER_FIELDS, *_SCATTERED_FIELDS)
 _N = TypeVar("_N", np.float32, np.uint8)
 
 
 @dataclass(frozen=True)
 class TimelineChunk:
-    """Some steps of a run: the fields of `Timeline`, barriers in any order, those who are no
-    members without times (NaN).
+    """Some steps of a run, with the fields of `Timeline`.
+
+    Barriers are in any order. Ranks that are no members of a barrier have NaN as their times.
     """
 
     steps: IntArray
@@ -61,10 +65,10 @@ class TimelineChunk:
 
 
 def build_timeline(run: RunData) -> Timeline:
-    """Arranges a run's spans.
+    """Build the timeline of a run.
 
     Args:
-        run: a loaded run. Steps beyond the last that every rank finished are left out.
+        run: a loaded run; steps after the last one that every rank finished are left out.
 
     Returns:
         The timeline.
@@ -80,9 +84,12 @@ def build_timeline(run: RunData) -> Timeline:
     if not len(last) or last.min() < 0:
         lacking = [host.host for host, step in zip(run.hosts, last, strict=True) if step < 0]
         raise RunFolderError(
-            f"{run.folder}: no training step was finished by {', '.join(lacking) or 'any rank'}; "
-            "there is nothing to analyze (its logs folder says how far the run got)"
+            f"{run.folder}: no training step was finished by {', '.join(lacking) or 'any rank'}, "
+            "and the analysis needs one from every rank; read the files in its logs folder for the"
+            " reason"
         )
+    # The last common step is known only after all spans were read; if some rank went further, a
+    # second pass leaves out the steps beyond it.
     if last.max() > last.min():
         builder = TimelineBuilder(run.world_size)
         for spans in iterate_kept_spans(run, int(last.min())):
@@ -91,8 +98,13 @@ def build_timeline(run: RunData) -> Timeline:
 
 
 def iterate_kept_spans(run: RunData, until: int | None = None) -> Iterator[SpanColumns]:
-    """Main-lane spans of the steps that their ranks finished, from the first-step barrier on, in
-    parts; up to a step.
+    """Yield the spans of a run's timeline, in parts.
+
+    These are main-lane spans from the first-step barrier on, of steps that their ranks finished.
+
+    Args:
+        run: a loaded run.
+        until: number of the last step to include; None for all steps.
     """
     for spans in run.spans.parts():
         kept = ((spans.flags & Flag.TRUNCATED) == 0) & (spans.lane == Lane.MAIN)
@@ -104,10 +116,10 @@ def iterate_kept_spans(run: RunData, until: int | None = None) -> Iterator[SpanC
 
 
 def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
-    """What some steps were.
+    """Build the timeline of some steps.
 
     Args:
-        spans: in order, of the main lane; one at least.
+        spans: ordered spans of the main lane, at least one.
         world: number of ranks.
     """
     begins = np.flatnonzero(np.diff(spans.step, prepend=spans.step[0] - 1))
@@ -115,6 +127,7 @@ def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
         spans.step[begins],
         np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(spans)))),
     )
+    # Spans are ordered, so those of one step and rank are adjacent; `turns` are the first of each.
     cell = step * world + spans.rank
     turns = np.flatnonzero(np.diff(cell, prepend=-1))
     samples = np.zeros(len(steps) * world, dtype=np.int64)
@@ -143,12 +156,14 @@ def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
 def _find_barriers(
     spans: SpanColumns, step: IntArray, world: int
 ) -> tuple[IntArray, IntArray, BoolArray, FloatArray, FloatArray, BoolArray]:
-    """Barriers, and which spans belong to them.
+    """Return the barriers of some steps, and a mask of the spans that belong to them.
 
-    Collectives that several ranks reached, and pauses that all did: a strategy numbers the
-    collectives of a step, so that those with one number are parts of one.
+    A barrier is a collective that several ranks reached, or an evaluation pause that all ranks
+    reached. A strategy numbers the collectives of a step, so spans with the same number belong to
+    the same one.
     """
     rows = np.flatnonzero(np.isin(spans.phase, _SYNC_PHASES) & (spans.group >= 0))
+    # Pauses get negative numbers, to be distinct from collectives.
     group = np.where(
         spans.phase[rows] == Phase.EVALUATE.code, -1 - spans.group[rows], spans.group[rows]
     )
@@ -162,6 +177,7 @@ def _find_barriers(
     finish[index, spans.rank[rows]] = spans.end_ns[rows] * _S
     member = ~np.isnan(arrival)
     of_step, number = keys // several, keys % several + lowest
+    # In a run with a single rank, its collectives count as barriers, too.
     real = member.sum(axis=1) >= np.where(number < 0, world, min(2, world))
     used = np.zeros(len(spans), dtype=np.bool_)
     used[rows[real[index]]] = True
@@ -176,7 +192,7 @@ def _find_barriers(
 
 
 def _count_places(used: BoolArray, cell: IntArray, turns: IntArray) -> IntArray:
-    """How many barriers of its step each span's rank had come to before."""
+    """Return how many barriers of the step each span's rank had reached before the span."""
     before: IntArray = np.cumsum(used) - used
     place: IntArray = before - np.repeat(before[turns], np.diff(np.append(turns, len(cell))))
     return place
@@ -197,6 +213,8 @@ def _build_phase_times(
     seconds = (
         np.bincount(cell, weights=taken, minlength=size).astype(np.float32).reshape(PHASES, *shape)
     )
+    # If all spans of a cell are at one place, a byte stores it. The spans of the other cells are
+    # kept one by one.
     places = np.zeros(size, dtype=np.uint8)
     places[cell] = np.minimum(place[rows], SCATTERED - 1)
     several = np.zeros(size, dtype=np.bool_)
@@ -218,6 +236,7 @@ def _build_phase_times(
 
 
 def _sum_sent_s(sends: SpanColumns, world: int) -> FloatArray:
+    # Peers beyond the ranks: the server has number `world`; unknown peers get the last column.
     others = world + 2
     peer = np.where((sends.peer < 0) | (sends.peer > world), world + 1, sends.peer)
     sent = np.bincount(
@@ -227,7 +246,10 @@ def _sum_sent_s(sends: SpanColumns, world: int) -> FloatArray:
 
 
 class TimelineBuilder:
-    """Pieces one after the other. A field is held once: its parts go when it is put together."""
+    """Builder of a timeline from consecutive chunks.
+
+    Each field is held only once: its chunks are released when they are concatenated.
+    """
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -239,7 +261,7 @@ class TimelineBuilder:
         self._count = 0
 
     def add(self, chunk: TimelineChunk) -> None:
-        """Add the next."""
+        """Add the next chunk."""
         first = self._count
         scattered = chunk.work.scattered
         moved = {
@@ -260,18 +282,20 @@ class TimelineBuilder:
         self._count += len(chunk.steps)
 
     def timeline(self) -> Timeline:
-        """All of it; one piece at least. Nothing is left here."""
+        """Return the timeline of all chunks, at least one; the builder is empty afterwards."""
         barrier_step, group, member = (
             self._concatenate("barrier_step"),
             self._concatenate("group"),
             self._concatenate("member"),
         )
         arrival, finish = self._concatenate("arrival"), self._concatenate("finish")
+        # Chunks have their barriers by step and group number; the timeline needs time order.
         latest = find_latest_arrival(arrival, member)
         if (np.diff(latest) < 0).any():
             order = np.argsort(latest, kind="stable")
             barrier_step, group, member = barrier_step[order], group[order], member[order]
             arrival, finish = arrival[order], finish[order]
+        # A rank that is no member passes a barrier in no time, at the end of its last one before.
         if not member.all():
             before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
             arrival, finish = np.where(member, arrival, before), np.where(member, finish, before)
@@ -311,7 +335,7 @@ class TimelineBuilder:
 
 
 def _assemble_steps(parts: dict[int, npt.NDArray[_N]], shape: tuple[int, int]) -> npt.NDArray[_N]:
-    """Parts by the step that they begin with; 0 where there is none."""
+    """Assemble parts, by the index of their first step, into one array; the rest is 0."""
     whole = np.zeros(shape, dtype=next(iter(parts.values())).dtype)
     for first, part in parts.items():
         whole[first : first + len(part)] = part

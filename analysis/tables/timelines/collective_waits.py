@@ -1,6 +1,4 @@
-"""Who a collective waited for, and how long: the latest arrival at every group of communication
-spans.
-"""
+"""Waiting of ranks for the latest arrival at each collective."""
 
 from __future__ import annotations
 
@@ -12,14 +10,16 @@ from laggard.core.span_schema import NO_GROUP, Phase
 
 
 def find_latest_arrivals(collectives: SpanColumns) -> IntArray:
-    """When the last rank arrived at the collective that each span is part of.
+    """Return the time of the last arrival at each span's collective.
 
     Args:
         collectives: communication spans of one lane.
 
     Returns:
-        Nanoseconds, [N]; a span without a group waits for nobody and has its own start.
+        Nanoseconds, [N]. A span without a group waits for no other rank, so the time is its own
+        start.
     """
+    # One key per step and group: groups range from -1 (`NO_GROUP`) to the maximum.
     keys = collectives.step * (collectives.group.max(initial=0) + 2) + collectives.group
     _, instance = np.unique(keys, return_inverse=True)
     latest = np.full(len(collectives), np.iinfo(np.int64).min)
@@ -28,15 +28,17 @@ def find_latest_arrivals(collectives: SpanColumns) -> IntArray:
 
 
 def compute_wait_ns(run: RunData, spans: SpanColumns) -> IntArray:
-    """How much of each span its rank waited.
+    """Return the part of each span during which its rank waited.
 
-    Ranks in lockstep wait at a collective, and at a pause for evaluation, until the last has come;
-    those of their own pace wait while their communication carries nothing. Another tool may not
-    tell what is carried: there it is the time before the last has come, again.
+    - Ranks in lockstep wait at a collective, and at an evaluation pause, until the last rank has
+      arrived.
+    - Asynchronous ranks wait while their communication carries no data.
+    - A trace of another tool may not record the carried data, so the time until the last arrival
+      is used again.
 
     Args:
-        run: whose spans these are.
-        spans: of one lane.
+        run: run that the spans belong to.
+        spans: spans of one lane.
 
     Returns:
         Nanoseconds from the start of each span, [N].

@@ -1,4 +1,7 @@
-"""Local work by step, rank and phase, and between which barriers each of it lies."""
+"""Local work by step, rank and phase, and its place between the barriers.
+
+A place is the number of barriers of the same step that the rank had reached before the work.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from laggard.core.span_schema import Phase
 
 PHASES = len(Phase)
 SCATTERED = 255
-"""The place of a cell whose spans are not all in one."""
+"""Place of a cell (step, rank, phase) whose spans are not all at one place."""
 
 SecondsArray = npt.NDArray[np.float32]
 PlaceArray = npt.NDArray[np.uint8]
@@ -21,7 +24,7 @@ PlaceArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ScatteredSpans:
-    """Spans of cells that barriers cut through: step, rank, phase, seconds, place, [N] each."""
+    """Spans of cells that barriers cut: step, rank, phase, seconds and place, [N] each."""
 
     step: IntArray
     rank: IntArray
@@ -32,17 +35,17 @@ class ScatteredSpans:
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """What ranks did by themselves, phase by phase. A place is how many of its rank's barriers of
-    the same step came before.
+    """Work of every rank without communication, by phase; see the module for places.
 
     Attributes:
-        shape: steps and ranks.
-        seconds: of the phases that occur, [S, W] each; in single precision, since a duration is not
-            measured as well as that.
-        place: of the same, [S, W] each; `SCATTERED` where there are several.
-        scattered: the spans of those cells.
-        sent_s: seconds of sending to and from single others, [W, W + 2]: the ranks, the server, and
-            whoever is not known.
+        shape: number of steps and ranks.
+        seconds: seconds of each phase that occurs, [S, W] each; in single precision, which is more
+            exact than the measurement of a duration.
+        place: place of each phase that occurs, [S, W] each; `SCATTERED` if there are several
+            places.
+        scattered: spans of the cells with several places.
+        sent_s: seconds of communication with single peers, [W, W + 2]: the ranks, the server, and
+            unknown peers.
     """
 
     shape: tuple[int, int]
@@ -52,7 +55,7 @@ class PhaseTimes:
     sent_s: FloatArray
 
     def of_rank(self, rank: int, codes: Sequence[int] = range(PHASES)) -> FloatArray:
-        """Seconds of some phases of a rank, [S, codes]."""
+        """Return the seconds of some phases of a rank, [S, codes]."""
         columns = np.zeros((self.shape[0], len(codes)))
         for column, code in enumerate(codes):
             if code in self.seconds:
@@ -60,7 +63,7 @@ class PhaseTimes:
         return columns
 
     def total(self, codes: Sequence[int] = range(PHASES)) -> FloatArray:
-        """Seconds of some phases together, [S, W]."""
+        """Return the seconds of some phases together, [S, W]."""
         total = np.zeros(self.shape)
         for code in codes:
             if code in self.seconds:
@@ -70,14 +73,14 @@ class PhaseTimes:
     def sum_by_place(
         self, rank: int, codes: Sequence[int], share: FloatArray, first: IntArray, places: int
     ) -> FloatArray:
-        """A share of a rank's work, by where it lies.
+        """Sum shares of a rank's work by place.
 
         Args:
-            rank: whose.
-            codes: of which phases.
-            share: of each, [S, codes].
+            rank: number of the rank.
+            codes: codes of the phases.
+            share: share of each phase that counts, [S, codes].
             first: number of the first place of each step, [S].
-            places: how many there are; what lies beyond is in the last.
+            places: number of places; work beyond them counts at the last one.
 
         Returns:
             Seconds, [places].

@@ -1,10 +1,9 @@
-"""Every rank's own steps: when it began each, what it did, when it stood and waited for another
-rank, and what it learnt from.
+"""Steps of one asynchronous rank: work, waiting for other ranks, and samples.
 
-A step is its rank's n-th. In it there is one moment at which a rank may have to stand until word
-has come that others are as far as the strategy asks: before it lies work (and sending), behind it
-the rest. The message that it stands for is on its way meanwhile; one that was there before is only
-taken. Waiting for a server's answer is no waiting for a rank.
+Step n is the rank's own n-th step. It has one moment at which the rank may wait until other ranks
+are as far as the strategy requires. Work and sending come before this moment, the rest comes after
+it. While the rank waits, the awaited message is in flight; a message that arrived earlier is only
+read. Waiting for a server's answer does not count as waiting for a rank.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """One rank's steps, N; virtual seconds since the first-step barrier.
+    """N steps of one rank; times are virtual seconds since the first-step barrier.
 
     Attributes:
-        number: what the steps are called in the run's tables, ascending, [N].
-        start_s: when each began, which is when the one before ended, [N].
-        ready_s: when it had done all that comes before waiting; what it sends is on its way, [N].
-        resume_s: when it need not wait any more, [N].
-        end_s: when the step ended, [N].
-        before: seconds of each phase before the wait, [N, P]; of communication, what carries data
-            or waits for a server.
-        after: the same behind it, [N, P].
-        awaited: the rank whose coming ended the wait, -1 where there was none, [N].
-        message_s: of the wait, what the message took that it was for, once it was sent, [N].
-        partners: the ranks that data came from or went to, by step.
-        samples: that were learnt from, [N].
+        number: step numbers in the run's tables, ascending, [N].
+        start_s: start of each step, which is the end of the one before, [N].
+        ready_s: end of all work before the wait, [N]; what the rank sends is in flight then.
+        resume_s: end of the wait, [N].
+        end_s: end of the step, [N].
+        before: seconds of each phase before the wait, [N, P]; communication counts if it carries
+            data or waits for a server.
+        after: seconds of each phase after the wait, [N, P].
+        awaited: rank whose arrival ended the wait, [N]; -1 if there was none.
+        message_s: part of the wait in which the awaited message was in flight, [N].
+        partners: ranks that data came from or went to, by step.
+        samples: samples that were trained on, [N].
         taken: samples of the step's batch, [N].
-        warm_up: steps that no reference may use, [N].
+        warm_up: mask of steps that no reference may use, [N].
     """
 
     number: IntArray
@@ -63,17 +62,17 @@ class RankTimeline:
 
     @property
     def is_peer_to_peer(self) -> bool:
-        """Whether data went to and came from other ranks, and not a server."""
+        """Return whether data was exchanged with other ranks instead of a server."""
         return any(self.partners)
 
     @property
     def wait_s(self) -> FloatArray:
-        """Standing for other ranks, [N]."""
+        """Return the seconds of waiting for other ranks, [N]."""
         return self.resume_s - self.ready_s
 
 
 def build_rank_timelines(run: RunData) -> tuple[RankTimeline, ...]:
-    """The pace of every rank.
+    """Build the timeline of every rank.
 
     Raises:
         RunFolderError: some rank finished no step.
@@ -86,10 +85,11 @@ def build_rank_timelines(run: RunData) -> tuple[RankTimeline, ...]:
     for host in run.hosts:
         own = spans.where(spans.rank == host.rank)
         samples_learned = run.steps.where(run.steps.rank == host.rank)
+        # Only finished steps have a row in the table of steps.
         own = own.where(np.isin(own.step, samples_learned.step))
         if not len(own):
             raise RunFolderError(
-                f"{run.folder}: {host.host} finished no training step; there is nothing to replay"
+                f"{run.folder}: {host.host} finished no training step, so the run cannot be replayed"
             )
         rank_timelines.append(
             build_rank_timeline(
@@ -108,11 +108,11 @@ def build_rank_timelines(run: RunData) -> tuple[RankTimeline, ...]:
 def build_rank_timeline(
     spans: SpanColumns, samples_learned: dict[int, int], world: int
 ) -> RankTimeline:
-    """The pace of one rank's spans.
+    """Build the timeline of one rank from its spans.
 
     Args:
-        spans: of steps that it finished, one at least.
-        samples_learned: samples that it learnt from, by step.
+        spans: spans of steps that the rank finished, at least one.
+        samples_learned: samples that were trained on, by step.
         world: number of ranks.
     """
     spans = spans.where(np.argsort(spans.start_ns, kind="stable"))
@@ -120,11 +120,13 @@ def build_rank_timeline(
     count = len(number)
     pausing = (spans.phase == _COMM) & (spans.bytes == 0)
     with_rank = (spans.phase == _COMM) & (spans.peer >= 0) & (spans.peer < world)
+    # A step waits for a rank if some communication with a rank carries no data and takes time.
     is_waiting = np.isin(step, step[pausing & with_rank & (spans.dur_ns > 0)])
     end_s = np.zeros(count)
     np.maximum.at(end_s, step, spans.end_ns * _S)
     first_s = np.full(count, np.inf)
     np.minimum.at(first_s, step, spans.start_ns * _S)
+    # A step starts when the one before ended, so that time between spans belongs to a step.
     start_s = np.concatenate([first_s[:1], end_s[:-1]])
     ready_s = _find_ready_s(spans, step, pausing, end_s)
     is_before = spans.start_ns * _S < ready_s[step]
@@ -132,6 +134,7 @@ def build_rank_timeline(
     resume_s = ready_s.copy()
     np.maximum.at(resume_s, step[for_rank], spans.end_ns[for_rank] * _S)
     awaited = np.full(count, -1, dtype=np.int64)
+    # Spans are ordered by start, so the last wait of a step overwrites earlier ones.
     awaited[step[for_rank & pausing]] = spans.peer[for_rank & pausing]
     carrying = for_rank & ~pausing
     counted = ~for_rank
@@ -161,8 +164,10 @@ def build_rank_timeline(
 def _find_ready_s(
     spans: SpanColumns, step: IntArray, pausing: BoolArray, end_s: FloatArray
 ) -> FloatArray:
-    """Start of each step's first communication that carries nothing; else of its first at all; else
-    the step's end.
+    """Return the end of the work before the wait, [N].
+
+    It is the start of the step's first communication without data, else of its first
+    communication, else the end of the step.
     """
     ready_s = np.full(len(end_s), np.inf)
     for chosen in (pausing, spans.phase == _COMM):

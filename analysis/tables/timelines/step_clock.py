@@ -1,4 +1,4 @@
-"""When each step ran: step numbers to seconds on the run's clock, and back to the reader."""
+"""Step clock: conversion between step numbers and seconds on the run's clock."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class StepClock:
-    """First start and last end of every step over all ranks, in virtual seconds after the
-    first-step barrier, [S].
+    """First start and last end of every step over all ranks, [S].
+
+    Times are virtual seconds after the first-step barrier.
     """
 
     steps: IntArray
@@ -26,8 +27,9 @@ class StepClock:
     end_s: FloatArray
 
     def window_s(self, first_step: int, last_step: int) -> tuple[float, float]:
-        """Seconds at which the first step began and the last one ended (both inclusive, clipped to
-        the run).
+        """Return the start of the first and the end of the last step, both inclusive.
+
+        Steps outside the run are clipped to it.
         """
         if not len(self.steps):
             return 0.0, 0.0
@@ -36,17 +38,17 @@ class StepClock:
         return float(self.start_s[first]), float(self.end_s[max(first, last)])
 
     def seconds(self, step: FloatArray) -> FloatArray:
-        """Start of (fractional) step numbers, interpolated."""
+        """Return the starts of (fractional) step numbers, interpolated."""
         return np.interp(step, self.steps, self.start_s)
 
 
 def get_finding_window_s(run: RunData, finding: Finding, clock: StepClock) -> tuple[float, float]:
-    """Seconds at which a finding's first step began and its last one ended.
+    """Return the start of a finding's first step and the end of its last one, in seconds.
 
     Args:
-        run: of the finding.
-        finding: whose steps are its rank's own where ranks had each a pace of its own.
-        clock: of the run, else.
+        run: run of the finding.
+        finding: the finding; in an asynchronous run, its steps are those of its rank.
+        clock: clock of the run, used for all other findings.
     """
     if not run.is_lockstep and finding.rank is not None:
         own = run.steps.where(run.steps.rank == finding.rank)
@@ -55,8 +57,9 @@ def get_finding_window_s(run: RunData, finding: Finding, clock: StepClock) -> tu
 
 
 def get_step_clock(run: RunData) -> StepClock:
-    """The step clock of a run, from `steps.parquet` or, where a killed run left none, from its
-    spans; worked out once.
+    """Return the step clock of a run, computed once.
+
+    It comes from `steps.parquet` or, if a killed run left none, from the spans.
     """
     return run.memoize(_build_run_clock)
 

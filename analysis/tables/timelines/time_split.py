@@ -1,7 +1,8 @@
-"""Where every rank's time went: an exact additive split that sums to makespan plus evaluation.
+"""Exact additive split of every rank's time; the parts sum to makespan plus evaluation.
 
-Only exposed communication counts: what goes on behind computing costs a rank nothing. After Stash
-(Sharma et al., ICDCS 2023), which tells the stalls of a training apart by where they arise.
+Only exposed communication counts: communication in parallel with computing costs a rank no time.
+The split follows Stash (Sharma et al., ICDCS 2023), which separates the stalls of a training by
+their origin.
 """
 
 from __future__ import annotations
@@ -18,21 +19,20 @@ from laggard.core.span_schema import COMPUTE_PHASES, Flag, Lane, Phase
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Seconds per rank, [W] each; the sum over the parts is the same for every rank: makespan +
-    outside clock.
+    """Seconds per rank, [W] each; each rank's parts sum to makespan + time outside the clock.
 
     Attributes:
-        fetch_s: getting samples.
-        prep_s: preparing them.
-        compute_s: h2d, forward, backward, optimizer.
-        interconnect_s: transfer within a tier: collectives of its ranks alone after the last had
-            arrived, and sending to and from one of it.
+        fetch_s: reading samples.
+        prep_s: preparing samples.
+        compute_s: h2d, forward, backward and optimizer.
+        interconnect_s: transfer within a tier: collectives among its ranks after the last arrival,
+            and communication with single peers in it.
         network_s: transfer across tiers.
-        wait_s: waiting for the last to arrive (at collectives and evaluations), or for another's
+        wait_s: waiting for the last arrival (at collectives and evaluations) or for another rank's
             message.
-        idle_s: after the rank's own last step.
-        other_s: everything in between: bookkeeping, checkpoints, resuming from a pause.
-        evaluate_s: pauses outside the clock.
+        idle_s: time after the rank's own last step.
+        other_s: all other time: bookkeeping, checkpoints, resuming from a pause.
+        evaluate_s: evaluation pauses outside the clock.
     """
 
     fetch_s: FloatArray
@@ -47,34 +47,38 @@ class TimeSplit:
 
     @property
     def transfer_s(self) -> FloatArray:
-        """Exposed transfer, within tiers and across them, [W]."""
+        """Return the exposed transfer, within tiers and across them, [W]."""
         return self.interconnect_s + self.network_s
 
     @property
     def parts(self) -> dict[str, FloatArray]:
-        """Seconds by the name of the part, [W] each."""
+        """Return the seconds by name of the part, [W] each."""
         return {f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self)}
 
     @property
     def total_s(self) -> FloatArray:
-        """Sum of the parts per rank, [W]."""
+        """Return the sum of the parts per rank, [W]."""
         total: FloatArray = np.stack(list(self.parts.values())).sum(axis=0)
         return total
 
 
 @dataclass(frozen=True)
 class TierPlacement:
-    """The tier of every rank, and of the server, if there is one."""
+    """Tier of every rank, and of the server if there is one."""
 
     tiers: tuple[str, ...]
     server: str | None = None
 
     def crosses_tiers(self, rank: IntArray, peer: IntArray) -> BoolArray:
-        """Whether data between ranks and their peers (the server: one beyond the ranks; nobody: -1)
-        crosses tiers, elementwise.
+        """Return whether data between ranks and their peers crosses tiers, elementwise.
 
-        Where it is not known whom it went to it does if there are several tiers.
+        Args:
+            rank: numbers of ranks.
+            peer: numbers of their peers; the server is one beyond the last rank. For an unknown
+                peer, such as -1, data is taken to cross tiers if there are several.
         """
+        # The entry beyond the ranks is the server's tier. If it is not recorded, it is the only
+        # tier, or one of its own if there are several.
         known = [
             *self.tiers,
             self.tiers[0]
@@ -91,7 +95,7 @@ class TierPlacement:
         return has_several_tiers
 
     def has_several_tiers(self, member: BoolArray) -> BoolArray:
-        """Whether the members of collectives, [E, W], are of several tiers, [E]."""
+        """Return whether the members of collectives, [E, W], are in several tiers, [E]."""
         number = {tier: index for index, tier in enumerate(dict.fromkeys(self.tiers))}
         tier_index = np.array([number[tier] for tier in self.tiers])
         is_present = np.stack(
@@ -102,7 +106,7 @@ class TierPlacement:
 
 
 def get_tier_placement(run: RunData) -> TierPlacement:
-    """Where a run's ranks and its server were."""
+    """Return the tiers of a run's ranks and of its server."""
     return TierPlacement(
         tuple(host.tier for host in run.hosts),
         run.record.strategy.server_tier if run.record else None,
@@ -110,8 +114,9 @@ def get_tier_placement(run: RunData) -> TierPlacement:
 
 
 def sum_compute_s(run: RunData) -> FloatArray:
-    """Seconds that every rank prepared samples and computed, [W], in all the steps that it
-    finished.
+    """Return the seconds in which every rank prepared samples and computed, [W].
+
+    All steps that the rank finished count.
     """
     computed = np.zeros(run.world_size)
     for spans in run.spans.parts():
@@ -124,14 +129,15 @@ def sum_compute_s(run: RunData) -> FloatArray:
 
 
 def split_time(timeline: Timeline, places: TierPlacement) -> TimeSplit:
-    """Splits every rank's time from the first-step barrier to the end of the run.
+    """Split every rank's time from the first-step barrier to the end of the run.
 
     Args:
-        timeline: the run.
-        places: which transfers cross tiers.
+        timeline: timeline of the run.
+        places: tiers of the ranks, which decide the transfers that cross tiers.
 
     Returns:
-        Parts whose sum is `timeline.makespan + timeline.outside.sum()` for every rank, to rounding.
+        Parts whose sum is `timeline.makespan + timeline.outside.sum()` for every rank, up to
+        rounding.
     """
     phases = np.stack([timeline.of_rank(rank).sum(axis=0) for rank in range(len(timeline.end))])
     collective, has_several_tiers = ~timeline.pause, places.has_several_tiers(timeline.member)
@@ -141,6 +147,7 @@ def split_time(timeline: Timeline, places: TierPlacement) -> TimeSplit:
         np.where(across, 0.0, sent).sum(axis=1),
         np.where(across, sent, 0.0).sum(axis=1),
     )
+    # One rank at a time: [E, W] arrays of a long run would take much memory.
     wait = np.zeros(len(timeline.end))
     for rank in range(len(wait)):
         transfer = timeline.transfer_of(rank)

@@ -1,8 +1,8 @@
-"""A run as barriers and the work between them, the form in which it can be replayed.
+"""Timeline of a lockstep run: barriers and the work between them, the form for replays.
 
-E barriers (collectives and evaluation pauses) in time order, S steps, W ranks, P phases
-(`Phase.code`). What is known per barrier and rank is worked out rank by rank where all of it would
-take much memory.
+E barriers (collectives and evaluation pauses) are in time order; S steps, W ranks, P phases
+(`Phase.code`). Methods that return values per barrier for one rank exist because arrays of all
+ranks may take much memory.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.phase_times import PHASES, PhaseTimes
 
 ROWS_AT_ONCE = 1 << 16
-"""Barriers that are worked on together: what is in between does not take memory for all of a long
-run."""
+"""Number of barriers that are processed at once, so that temporary arrays of a long run stay
+small."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened, in virtual seconds since the first-step barrier.
+    """Events of a run, in virtual seconds since the first-step barrier.
 
     Attributes:
         steps: step numbers, [S].
-        warm_up: steps that no reference may use, [S].
+        warm_up: mask of steps that no reference may use, [S].
         samples: samples per step and rank, [S, W].
         barrier_step: index of each barrier's step, [E].
-        group: collective instance within the step; -1 for an evaluation pause, [E].
-        member: who is part of each barrier: all, or those of one tier, [E, W].
-        arrival: own arrival at each barrier, [E, W]; of a rank that is no part of it, the end of
-            its last one before.
-        finish: leaving it, [E, W].
-        work: what ranks did between barriers (what is missing there is unrecorded time).
+        group: number of the collective within the step, [E]; -1 for an evaluation pause.
+        member: mask of the ranks that take part in each barrier: all, or those of one tier, [E,
+            W].
+        arrival: each rank's arrival at each barrier, [E, W]; for a rank that is no member, the end
+            of its last barrier before.
+        finish: time at which each rank leaves each barrier, [E, W].
+        work: recorded work of the ranks between barriers; the rest is unrecorded time.
         end: end of each rank's last span, [W].
     """
 
@@ -52,22 +53,26 @@ class Timeline:
 
     @property
     def pause(self) -> BoolArray:
-        """Which barriers are evaluation pauses, [E]."""
+        """Return a mask of the barriers that are evaluation pauses, [E]."""
         return self.group < 0
 
     @property
     def counted(self) -> BoolArray:
-        """Which steps of which rank references may use, [S, W]: all but warm-up."""
+        """Return a mask of the steps that references may use, all but warm-up, [S, W]."""
         counted: BoolArray = np.broadcast_to(~self.warm_up[:, None], self.samples.shape)
         return counted
 
     def of_rank(self, rank: int) -> FloatArray:
-        """Seconds of a rank's local work by phase, [S, P]."""
+        """Return the seconds of a rank's local work by phase, [S, P]."""
         return self.work.of_rank(rank)
 
     @property
     def local(self) -> FloatArray:
-        """Work (and what is not recorded) before each barrier, and after the last, [E + 1, W]."""
+        """Return the time before each barrier, and after the last, [E + 1, W].
+
+        It includes work and unrecorded time since the previous barrier.
+        """
+        # Row e is the arrival at barrier e minus the end of barrier e - 1.
         local = np.empty((len(self.group) + 1, len(self.end)))
         local[:-1], local[-1] = self.arrival, self.end
         local[1:] -= self.finish
@@ -75,13 +80,14 @@ class Timeline:
 
     @cached_property
     def latest(self) -> FloatArray:
-        """Latest arrival at each barrier, [E]."""
+        """Return the latest arrival at each barrier, [E]."""
         return find_latest_arrival(self.arrival, self.member)
 
     @cached_property
     def outside(self) -> FloatArray:
-        """Seconds of each barrier that are outside the clock: from the last arrival to the first
-        resume, [E].
+        """Return the seconds of each barrier that are outside the clock, [E].
+
+        A pause is outside the clock from the last arrival to the first resumption.
         """
         first_resume: FloatArray = (
             self.finish.min(axis=1) if self.finish.size else np.zeros(len(self.group))
@@ -90,13 +96,14 @@ class Timeline:
 
     @property
     def makespan(self) -> float:
-        """First-step barrier to the end, without what is outside the clock."""
+        """Return the seconds from the first-step barrier to the end, inside the clock."""
         return float(self.end.max() - self.outside.sum())
 
     @cached_property
     def depends(self) -> BoolArray:
-        """Whether a rank stayed at a barrier until the last had arrived (the root of a broadcast
-        may not), [E, W].
+        """Return whether a rank stayed at a barrier until the last one arrived, [E, W].
+
+        The root of a broadcast may leave earlier.
         """
         depends: BoolArray = self.finish >= self.latest[:, None]
         depends &= self.member
@@ -104,20 +111,22 @@ class Timeline:
 
     @property
     def wait(self) -> FloatArray:
-        """Waiting for the last to arrive, per barrier and rank, [E, W]."""
+        """Return the time waiting for the last arrival, per barrier and rank, [E, W]."""
         return np.where(
             self.member, np.minimum(self.finish, self.latest[:, None]) - self.arrival, 0.0
         )
 
     @property
     def transfer(self) -> FloatArray:
-        """Time at a barrier once all had arrived; for a pause, how much later than the first a rank
-        resumed, [E, W].
+        """Return the time at a barrier after the last arrival, [E, W].
+
+        For a pause, it is how much later than the first one a rank resumed.
         """
         return self.transfer_at(np.s_[:])
 
     def transfer_at(self, barriers: slice) -> FloatArray:
-        """The same of some barriers."""
+        """Return `transfer` of some barriers only."""
+        # In place, because arrays of all barriers and ranks are large.
         after = self.finish[barriers] - self.latest[barriers, None]
         np.maximum(after, 0.0, out=after)
         after -= self.outside[barriers, None]
@@ -125,31 +134,31 @@ class Timeline:
         return after
 
     def wait_of(self, rank: int) -> FloatArray:
-        """A rank's waiting at each barrier, [E]."""
+        """Return a rank's waiting time at each barrier, [E]."""
         waited = np.minimum(self.finish[:, rank], self.latest) - self.arrival[:, rank]
         return np.where(self.member[:, rank], waited, 0.0)
 
     def transfer_of(self, rank: int) -> FloatArray:
-        """A rank's time at each barrier once all had arrived, [E]."""
+        """Return a rank's time at each barrier after the last arrival, [E]."""
         after = np.maximum(self.finish[:, rank] - self.latest, 0.0) - self.outside
         return np.where(self.member[:, rank], after, 0.0)
 
     @property
     def step_wait(self) -> FloatArray:
-        """Waiting for the last to arrive at the collectives of each step, [S, W]."""
+        """Return the time waiting for the last arrival at the collectives of each step, [S, W]."""
         return np.stack(
             [self.of_collectives(self.wait_of(rank)) for rank in range(len(self.end))], axis=1
         )
 
     @property
     def step_transfer(self) -> FloatArray:
-        """Exposed transfer of the collectives of each step, [S, W]."""
+        """Return the exposed transfer of the collectives of each step, [S, W]."""
         return np.stack(
             [self.of_collectives(self.transfer_of(rank)) for rank in range(len(self.end))], axis=1
         )
 
     def of_collectives(self, values: FloatArray) -> FloatArray:
-        """Sums values per barrier, [E], over the collectives of each step, [S]."""
+        """Sum values per barrier, [E], over the collectives of each step, [S]."""
         counted = np.where(self.pause, 0.0, values)
         return np.bincount(self.barrier_step, weights=counted, minlength=len(self.steps)).astype(
             np.float64
@@ -158,12 +167,15 @@ class Timeline:
     def work_before_barriers(
         self, rank: int, share: FloatArray, codes: Sequence[int] = range(PHASES)
     ) -> FloatArray:
-        """A share of a rank's recorded work before each barrier, and after the last, [E + 1].
+        """Return shares of a rank's recorded work before each barrier, and after the last.
 
         Args:
-            rank: whose.
-            share: of each step's phases, [S, codes].
-            codes: which phases.
+            rank: number of the rank.
+            share: share of each step's phases that counts, [S, codes].
+            codes: codes of the phases.
+
+        Returns:
+            Seconds, [E + 1].
         """
         own = np.flatnonzero(self.member[:, rank])
         first = np.searchsorted(self.barrier_step[own], np.arange(len(self.steps)))
@@ -175,7 +187,12 @@ class Timeline:
 
 
 def find_latest_arrival(arrival: FloatArray, member: BoolArray) -> FloatArray:
-    """Latest arrival of the members of each barrier, [E], of arrivals [E, W]."""
+    """Return the latest arrival of the members of each barrier, [E].
+
+    Args:
+        arrival: arrivals of all ranks, [E, W].
+        member: mask of the members, [E, W].
+    """
     if not arrival.size:
         return np.zeros(len(arrival))
     latest: FloatArray = (

@@ -251,7 +251,7 @@ def test_slow_drift_of_everything_is_left_unexplained_but_said() -> None:
     analysis = analyze_lockstep(dataclasses.replace(run, spans=longer))
     assert analysis.stragglers == ()
     assert not analysis.is_reliable
-    assert any("not to be relied on" in note for note in analysis.notes)
+    assert any("do not rely on them" in note for note in analysis.notes)
 
 
 def drifting(seed: int, *injections: Injection) -> AnalysisResult:

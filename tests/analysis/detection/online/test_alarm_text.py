@@ -53,7 +53,7 @@ LINK = ("edge.trainer.1.1", "cloud.trainer.1.1")
         (
             [alarm(host=None, family="network", link=LINK)],
             (0,),
-            ["What holds up the transfers since step 112 (31 s) is the link edge.trainer.1.1 → cloud.trainer.1.1"],
+            ["The transfers that have been slow since step 112 (31 s) are delayed by the link edge.trainer.1.1 → cloud.trainer.1.1"],
         ),
         (
             [alarm(family="network"), alarm(1, "edge.trainer.1.2", family="network")],
@@ -63,12 +63,12 @@ LINK = ("edge.trainer.1.1", "cloud.trainer.1.1")
         (
             [alarm(last_step=140, ended_s=50.2)],
             (0,),
-            ["edge.trainer.1.1 computes as usual again since 50 s, after 19 s"],
+            ["edge.trainer.1.1 computes as usual again since 50 s (slow for 19 s)"],
         ),
         (
             [alarm(host=None, family="network", last_step=140, ended_s=50.2)],
             (0,),
-            ["Transfers are as usual again since 50 s, after 19 s"],
+            ["Transfers are as usual again since 50 s (slow for 19 s)"],
         ),
         ([], (), []),
     ],
