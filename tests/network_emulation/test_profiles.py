@@ -90,7 +90,10 @@ def test_every_profile_is_listed_where_people_look_and_can_be_had_for_a_while() 
     root = Path(__file__).parents[2]
     texts = [
         (root / path).read_text(encoding="utf-8")
-        for path in ("README.md", "src/laggard/scenario/template/heterogeneity.yaml")
+        for path in (
+            "docs/how_to/limit_links.md",
+            "src/laggard/scenario/template/heterogeneity.yaml",
+        )
     ]
     for name, profile in load_profiles().items():
         assert all(name in text for text in texts)
