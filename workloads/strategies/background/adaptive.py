@@ -200,6 +200,7 @@ class Adaptive(OverlappedAveraging):
             expected_reports=sum(is_active(present, rank) for rank in present),
             elapsed_s=untimed.taken * untimed.step_ns.get(self._context.rank, 0) * 1e-9,
         )
+        # Only active ranks begin exchanges, and therefore report round trips.
         opening = decide_first_average(early, self._build_criteria(), policy)
         if opening.reason and not self._has_recorded_reason:
             self._has_recorded_reason = True

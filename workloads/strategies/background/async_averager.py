@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 READY, BEGIN, PART = 2, 3, 4
 MIN_PART_BYTES = 1 << 18
-"""Smallest part of a model that one rank averages for all, in bytes: for smaller parts the fixed cost
-of a message would matter.
+"""Smallest part of a model that one rank averages for all, in bytes: for smaller parts the fixed
+cost of a message would matter.
 """
 
 WORD_BITS = 62
-"""Number of ranks that one number of a message encodes."""
+"""Number of ranks that one number of a message encodes, as bits of a signed 64-bit integer."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ class AsyncAverager:
         self._departed: set[int] = set()
         self._last_number = last_number
         self._included: set[int] = set()
-        # Number of the last average per leader: READY repeats it, so that a leader can tell a report
-        # for its next average from a late one.
+        # Number of the last average per leader. READY repeats it, so that a leader can tell a
+        # report for its next average from a late one.
         self._last_followed: dict[int, int] = {}
         self._calls: deque[_AverageCall] = deque()
         self._running: _RunningAverage | None = None

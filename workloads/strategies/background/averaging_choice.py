@@ -326,8 +326,9 @@ def _describe_reason(costs: AveragingCosts, criteria: ChoiceCriteria) -> str:
     if criteria.objective == "cost" and criteria.price_per_byte > 0:
         rent = max(criteria.rent_per_s * costs.step_s, 1e-30)
         reason += (
-            f", and bytes between tiers cost {criteria.price_per_byte * costs.average_bytes / rent:.2g} times"
-            " the hosts' rent for one step"
+            ", and bytes between tiers cost"
+            f" {criteria.price_per_byte * costs.average_bytes / rent:.2g} times the hosts' rent for"
+            " one step"
         )
     return reason
 

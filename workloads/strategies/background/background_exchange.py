@@ -85,6 +85,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         with self._locked_model():
             after = self._current.learn(read, updated)
             self._on_step_done(len(share.indices))
+        # One of the new versions is this rank's own update.
         staleness = after.version - 1 - read.version
         # Without updates by others, the module already contains the new version.
         if staleness:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 OFFER, ANSWER = 5, 6
-"""Kinds of messages, distinct from those of `AsyncAverager`, which `adaptive` uses, too. Version: the
-number of the exchange.
+"""Kinds of messages, distinct from those of `AsyncAverager`, which `adaptive` uses, too. Version:
+the number of the exchange.
 """
 
 

@@ -45,8 +45,8 @@ core.
 """
 
 THREAD_SWITCH_S = 1e-4
-"""Longest time that the training thread keeps the interpreter while a background thread waits for it,
-in seconds.
+"""Longest time that the training thread keeps the interpreter while a background thread waits for
+it, in seconds.
 """
 
 MessageHandler = Callable[[Message], None]
@@ -324,7 +324,7 @@ class PeerConnections:
         """End the background thread, if there is one."""
         self._closing = True
         if self._thread is not None:
-            self._endpoint.wake()
+            self._endpoint.wake()  # it may be waiting for messages
             self._thread.join()
 
     def send(self, rank: int, message: Message) -> int | None:

@@ -95,8 +95,8 @@ class AllReduce(SynchronizesEveryStep):
             )
         if parameters.trace_buckets and not traces:
             LOGGER.warning(
-                "trace_buckets has no effect: NCCL does not report to the host when it has reduced a"
-                " gradient bucket"
+                "trace_buckets has no effect: NCCL does not report to the host when it has reduced"
+                " a gradient bucket"
             )
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:

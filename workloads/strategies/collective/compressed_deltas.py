@@ -77,6 +77,7 @@ class CompressedDeltaAverage:
             self._mean.encode(vector[: self._delta_count]),
             vector[self._delta_count :] / self._members,
         )
+        # Encoding on a device must end before the communication phase begins.
         self._synchronize()
         self._context.recorder.enter(
             Phase.COMM,

@@ -83,7 +83,8 @@ class DiLoCo:
                 codec, context, self._state.parameters, synchronize, context.world_size
             )
         )
-        # A parameter of its own, so that torch's SGD can take the outer step.
+        # A parameter of its own, so that torch's SGD can take the outer step. All ranks begin with
+        # the same model, so it needs no broadcast.
         self._outer_parameters = torch.nn.Parameter(self._state.read()[: self._state.parameters])
         self._outer_optimizer = torch.optim.SGD(
             [self._outer_parameters],

@@ -154,8 +154,8 @@ class Hierarchical:
             self._write(self._average_deltas_of_all(self._deltas))
             return
         mine = self._global_weights.apply_weight(self._read())
-        # Numbers of a step's collectives: the sums of the tiers, then their broadcasts, then the one
-        # between first ranks.
+        # Numbers of a step's collectives: first the sums of the tiers, then their broadcasts, then
+        # the sum of the first ranks.
         self._sum_within(mine)
         if self._context.rank == self._members[0]:
             self._collective(2 * self._tiers, lambda: dist.all_reduce(mine, group=self._leaders))

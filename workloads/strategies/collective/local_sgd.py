@@ -79,6 +79,7 @@ class LocalSGD:
             self._synchronize_models = self._average
             return
         count, synchronize = self._state.parameters, self._gradient.synchronize
+        # The initial model is the same on all ranks, so it is their first mean.
         self._last_mean = self._state.read()[:count]
         self._compressed = CompressedDeltaAverage(
             codec, context, count, synchronize, context.world_size

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model")
 
 _REMEMBERED_PERIODS = 4
-"""Periods for which a rank keeps the measurements that it has sent. Present ranks are never that far
-apart.
+"""Periods for which a rank keeps the measurements that it has sent. Present ranks are never that
+far apart.
 """
 
 

@@ -67,6 +67,7 @@ class Gossip(PeerStrategyBase):
 
         super().__init__(context)
         self._graph = parameters.graph
+        # Several per neighbor, because a neighbor may be some steps ahead.
         self._received: dict[int, list[Message]] = {rank: [] for rank in range(context.world_size)}
         self._notified: set[int] = set()
         self._mine = torch.empty(0)
@@ -98,6 +99,7 @@ class Gossip(PeerStrategyBase):
         loss = self._gradient.compute(batch, share)
         since_ns = recorder.enter(Phase.COMM)
         complete = self._peers.wait(lambda: self._has_all_models(mine), self._on_message)
+        # `record_wait` needs the latest message at the end.
         models = (
             sorted((self._received[rank][0] for rank in self._find_neighbors()), key=_get_sent_ns)
             if complete

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 
 READY, GROUP, CHUNK, DECLINED, WITHDRAWN = 2, 3, 4, 5, 6
-"""Kinds of messages. All but CHUNK carry the session of their sender: GROUP in its number, the others
-as their version.
+"""Kinds of messages. All but CHUNK carry the session of their sender: GROUP in its number, the
+others as their version.
 """
 
 
@@ -177,6 +177,7 @@ class GroupMember:
             )
 
     def _resign_as_generator(self, rule: GroupRule, now_ns: int) -> None:
+        # Its group numbers must continue to ascend if it becomes the generator again.
         self._rule, self._formed = None, rule.formed
         for rank in rule.waiting:
             if rank == self._rank:

@@ -52,8 +52,9 @@ class RingAverage:
 
     def receive(self, part: torch.Tensor) -> Chunk | None:
         """Handle the next chunk of the previous member and return the chunk to send, if any."""
-        # In turn t, the member at place p receives chunk p - t - 1 and sends chunk p - t (modulo n).
-        # The sum is not made in place: chunks are views of `vector`, and sent ones must not change.
+        # In turn t, the member at place p receives chunk p - t - 1 and sends chunk p - t, modulo
+        # the number of members. The sum is not made in place, because chunks are views of `vector`
+        # and sent ones must not change.
         place = (self._place - self._turn - 1) % self._world
         self._chunks[place] = self._chunks[place] + part if self._turn < self._world - 1 else part
         self._turn += 1

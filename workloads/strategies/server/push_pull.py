@@ -27,14 +27,14 @@ class ServerMessageKind(enum.IntEnum):
 
     HELLO = 1
     PUSH = 2
-    """Gradient of a worker. Version: the model version that it read. Values: its clock, its samples,
-    samples of the whole batch, and with balanced batches the cost of its steps (`CostReport`).
-    Tensor: gradients, then buffers, possibly encoded by a `GradientPacker`.
+    """Gradient of a worker. Version: the model version that it read. Values: its clock, its
+    samples, samples of the whole batch, and with balanced batches the cost of its steps
+    (`CostReport`). Tensor: gradients, then buffers, possibly encoded by a `GradientPacker`.
     """
 
     MODEL = 3
-    """Answer to a push or join. Version: that of the model. Values: the worker's next clock, the rank
-    that it waited for, skipped steps, the version that its push became part of (-1: dropped),
+    """Answer to a push or join. Version: that of the model. Values: the worker's next clock, the
+    rank that it waited for, skipped steps, the version that its push became part of (-1: dropped),
     staleness of the push, and the nanoseconds that the server held the answer back. With balanced
     batches, two more: first position of the worker in the next batch, and its number of samples.
     """

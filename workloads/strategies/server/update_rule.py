@@ -139,6 +139,7 @@ class BoundedStalenessRule:
 
         So it delays no worker that is not already delayed by another.
         """
+        # Never a clock that its earlier session pushed: that gradient may already be applied.
         self._finished_clocks[rank] = self._waiting_clocks[rank] = max(
             self.complete_clock, self._first_unpushed_clocks.get(rank, 0)
         )
