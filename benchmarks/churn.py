@@ -30,6 +30,7 @@ from laggard.workloads.strategies.registry import STRATEGY_NAMES, list_churn_str
 SCENARIO = Path(__file__).parents[1] / "experiments" / "homogeneous"
 LEAVES_S, JOINS_S, ENDS_S = 5.0, 8.0, 14.0
 SETTLED_S = 1.0
+# Rank 7 runs on this host.
 VICTIM, HOST = 7, "edge.trainer.1.4"
 SETTINGS = {
     "model": "cnn",

@@ -109,6 +109,7 @@ def compare(folder: Path, limit_s: float = 300.0) -> list[Comparison]:
 
 def rows(comparison: Comparison) -> list[str]:
     """Format the rows of the table, one per pair of tiers."""
+    # A symmetric rule delays both directions, so a round trip has its delay twice.
     factor = 2 if comparison["symmetric"] else 1
     lines = []
     for tier, delay_ms in DELAYS_MS.items():

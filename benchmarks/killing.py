@@ -47,6 +47,7 @@ def left_behind(
     """Return what is left of a run, after up to `PATIENCE_S` seconds of waiting."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
+        # A zombie holds no resources: only its parent has not collected it yet.
         alive = [
             p.name() for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
         ]

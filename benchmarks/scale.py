@@ -54,6 +54,7 @@ def part_of(steps: int, ranks: int, seed: int) -> RunData:
     injections = [Injection("compute", 1.5, 0, rank=SLOW_ALL_ALONG % ranks)]
     if seed % 4 == 1 and steps > 400:
         injections.append(Injection("compute", 2.5, 200, 300, rank=SLOW_FOR_A_WHILE % ranks))
+    # Only the first part of a run begins with warm-up steps.
     warm_up = TraceSpec().warm_up_steps if seed == 0 else 0
     spec = TraceSpec(
         tiers=tiers,

@@ -52,6 +52,7 @@ class CurrentModel:
             The new version. The version numbers between `read` and it are updates by others.
         """
         now = self.latest
+        # Without updates by others, the result is stored as it is, without rounding.
         unchanged = now.version == read.version
         self.replace(updated if unchanged else now.model + (updated - read.model))
         return self.latest

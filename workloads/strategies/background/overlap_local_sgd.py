@@ -136,6 +136,7 @@ class OverlappedAveraging(BackgroundExchange):
         result = super().step(step, batch, share)
         if self._must_wait():
             self._context.recorder.enter(Phase.COMM)
+            # The background thread sets the event whenever it has handled messages.
             while self._must_wait() and not self._peers.has_ended:
                 self._state_changed.wait(POLL_S)
                 self._state_changed.clear()

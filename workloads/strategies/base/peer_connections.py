@@ -228,10 +228,7 @@ class PeerConnections:
         return set(self._progress_board.present) - {self.rank}
 
     def _receive_reply(self, host: int, answer: _JoinMessage, deadline_s: float) -> Message | None:
-        """Return the answer of a rank.
-
-        Returns None if the rank is gone or silent until the deadline, or if training is over.
-        """
+        """Return a rank's answer; None if it is gone or silent, or if training is over."""
         while (
             not self.has_ended
             and host in self._present_peers() - self._endpoint.departed
@@ -359,12 +356,7 @@ class PeerConnections:
         return self._endpoint.under_way_ns(rank)
 
     def listen(self, on_message: MessageHandler, timeout_s: float = 0.0) -> None:
-        """Hand over every message that has arrived.
-
-        Args:
-            on_message: handler of the strategy's own messages.
-            timeout_s: longest wait for the first message, in seconds.
-        """
+        """Hand over every message that arrives, waiting up to `timeout_s` for the first one."""
         while self._deferred_hellos:
             self._on_hello(self._deferred_hellos.popleft())
         message = self._endpoint.take(timeout_s)
@@ -406,11 +398,7 @@ class PeerConnections:
         self.join_handler.add_member(rank, step)
 
     def wait(self, until: Callable[[], bool], on_message: MessageHandler) -> bool:
-        """Listen until a condition is met or training is over.
-
-        Args:
-            until: condition, evaluated after every round of messages.
-            on_message: handler of the strategy's own messages.
+        """Listen until the condition `until` is met or training is over.
 
         Returns:
             Whether the condition is met; False means that training is over.
@@ -466,13 +454,10 @@ class PeerConnections:
             self._recorder.record_background_send(since_ns, now_ns, rank, payload_bytes)
 
     def wait_before_exit(self, write_traffic: Callable[[], None]) -> None:
-        """Stay after training until all messages have arrived and have been counted.
+        """Stay after training until all messages have arrived; then call `write_traffic`.
 
         The kernel forgets the byte counters of a closed connection. So no rank closes before all
         ranks have written theirs.
-
-        Args:
-            write_traffic: function that writes this rank's counters.
         """
         self.close()
         self._endpoint.drain(EXIT_WAIT_S)

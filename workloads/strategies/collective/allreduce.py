@@ -115,6 +115,7 @@ class AllReduce(SynchronizesEveryStep):
             self._recorder.enter(Phase.FORWARD, work=self._computed_samples)
         logits = self._ddp(batch.inputs)
         summed = cross_entropy(logits[:counted], batch.labels[:counted], reduction="sum")
+        # DDP averages over ranks; the scale turns that into the mean over the batch's samples.
         loss = summed * share.loss_scale
         on_backward_computed(loss, self._on_gradients_computed)
         self._clock.synchronize()

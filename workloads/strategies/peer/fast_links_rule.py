@@ -101,6 +101,7 @@ class FastLinksRule(Generic[Model]):
 
         self._present = set(range(self.world_size))
         nothing = np.full(self.world_size + 1, np.nan)
+        # Without measurements all matchings are equally probable.
         self._plan_policy(dict.fromkeys(range(self.world_size), nothing))
 
     def begin(self, measured: FloatArray) -> tuple[FastLinksSend, ...]:
@@ -114,6 +115,7 @@ class FastLinksRule(Generic[Model]):
         self.partner = drawn if drawn in self._present else None
         if self.partner is not None:
             sends.append(FastLinksSend(self.partner, FastLinksMessage.OFFER, self.step))
+        # Models that arrived early from ranks with which this one does not exchange.
         for step, rank in [
             offer for offer in self._offers if offer[0] == self.step and offer[1] != self.partner
         ]:

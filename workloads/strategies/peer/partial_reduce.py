@@ -129,6 +129,7 @@ class PartialReduceStrategy(PeerStrategyBase):
 
     def _average(self, mine: torch.Tensor) -> GroupAverageResult | None:
         """Return the result of a group average; None if training ends first."""
+        # Cleared before the request, so that no earlier result is taken.
         self._result_ready.clear()
         self._requested_model = mine
         self._peers.wake()
