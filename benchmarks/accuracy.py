@@ -1,11 +1,12 @@
-"""Whether every strategy learns as well as DDP from as many samples: `python benchmarks/accuracy.py
-[--runs FOLDER]`, as root.
+"""Accuracy of every strategy compared with DDP, after the same number of samples.
 
-Runs what is left of accuracy.yaml, prints a table: 168 runs, an hour and a quarter. Equally well,
-within a point, is who has the whole 95 % interval of its difference within one point either way,
-seed by seed; where that reaches further, either the strategy learns worse or eight seeds do not
-tell. Runs whose emulation slipped count where there is none that did not, and the table says how
-many: late is not wrong here, since nothing is timed.
+    python benchmarks/accuracy.py [--runs FOLDER]        (as root)
+
+It runs the runs of accuracy.yaml that are not done yet and prints a table: 168 runs, an hour and a
+quarter. A strategy is within one point of DDP if the whole 95 % interval of its difference, seed
+by seed, lies within one point either way. Otherwise either the strategy is less accurate, or eight
+seeds do not suffice to tell. Runs with an unfaithful emulation count only for seeds without a
+faithful run, and the table shows their number. Nothing is timed here, so late messages do no harm.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ Seeds = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class Accuracies:
-    """What a strategy's runs came to.
+    """Accuracies of one strategy's runs.
 
     Attributes:
-        by_seed: of seed and repetition.
-        slipped: seeds without a run whose emulation kept its promises.
+        by_seed: accuracy by seed and repetition.
+        slipped: number of seeds without a faithful run.
     """
 
     by_seed: Mapping[tuple[int, int], float]
     slipped: int
 
     def alike(self, other: Accuracies) -> Seeds:
-        """Those of the seeds that the other has, too."""
+        """Return the accuracies of the seeds that the other strategy has, too."""
         return {seed: accuracy for seed, accuracy in self.by_seed.items() if seed in other.by_seed}
 
 
 def learnt(table: Path) -> dict[str, Accuracies]:
-    """What each strategy's runs came to."""
+    """Read the accuracies of each strategy's runs."""
     found: dict[str, dict[str, Seeds]] = {}
     with table.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -57,6 +58,7 @@ def learnt(table: Path) -> dict[str, Accuracies]:
                     name_of(row["workload.strategy"]), {status: {} for status in STATUSES}
                 )
                 of[row["status"]][int(row["workload.seed"]), 0] = float(row["accuracy"])
+    # A faithful run replaces an unfaithful one of the same seed.
     return {
         name: Accuracies({**of[SLIPPED], **of[DONE]}, len(of[SLIPPED].keys() - of[DONE].keys()))
         for name, of in found.items()
@@ -64,7 +66,7 @@ def learnt(table: Path) -> dict[str, Accuracies]:
 
 
 def name_of(strategy: str) -> str:
-    """As the table calls it."""
+    """Return the name of a strategy in the table."""
     if not strategy.startswith("{"):
         return strategy
     parts = json.loads(strategy)
@@ -77,9 +79,9 @@ def name_of(strategy: str) -> str:
 
 
 def lines(found: Mapping[str, Accuracies]) -> Iterator[str]:
-    """The table, those that learn worst last."""
+    """Yield the rows of the table; the least accurate strategies are last."""
     yield (
-        "| strategy | seeds, slipped | accuracy | points against DDP, 95 % interval | within one"
+        "| strategy | seeds, unfaithful | accuracy | points against DDP, 95 % interval | within one"
         " point |"
     )
     yield "|---|---|---|---|---|"
@@ -97,17 +99,17 @@ def lines(found: Mapping[str, Accuracies]) -> Iterator[str]:
 
 
 def told_seeds(of: Accuracies) -> str:
-    """How many, and how many of them slipped."""
+    """Format the number of seeds and how many of them have unfaithful runs only."""
     return f"{len(of.by_seed)}, {of.slipped}"
 
 
 def mean(of: Accuracies) -> str:
-    """Mean, in per cent."""
+    """Format the mean accuracy in percent."""
     return f"{100 * estimate_mean(list(of.by_seed.values())).mean:.2f} %"
 
 
 def points(of: Estimate) -> str:
-    """With its interval."""
+    """Format a difference in points with its interval."""
     ends = (
         ""
         if of.low is None or of.high is None
@@ -117,7 +119,7 @@ def points(of: Estimate) -> str:
 
 
 def verdict(of: Estimate) -> str:
-    """Whether the whole interval is."""
+    """Return `yes` if the whole interval is within one point, else `not shown`."""
     return (
         "yes"
         if of.low is not None and of.high is not None and -MARGIN < of.low <= of.high < MARGIN
@@ -126,7 +128,7 @@ def verdict(of: Estimate) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run what is left, and tell."""
+    """Run what is left of the campaign and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -134,7 +136,7 @@ def main(arguments: Sequence[str]) -> None:
         "--runs",
         type=Path,
         default=Path("runs"),
-        help="where run folders and the campaign's state are kept",
+        help="folder for run folders and the campaign's state",
     )
     asked = parser.parse_args(arguments)
     table, failed = run_campaign(
@@ -142,9 +144,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     print("\n".join(lines(learnt(table))))
     if failed:
-        print(
-            f"{failed} runs of this call failed or slipped; started again, it tries them once more"
-        )
+        print(f"{failed} runs failed or were unfaithful; start the benchmark again to repeat them")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/bring_up.py [repeats]
 
-Every host has the same share of the cores, so that no dilation is needed; edge hosts reach the
-cloud over constrained links; all promises are measured before training, as always.
+Every host has the same share of the cores, small enough that no dilation is needed. Edge hosts
+reach the cloud over constrained links. All fidelity checks run before training, as always.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from three_layers import HOSTS, write_scenario
 
+# Sum of all shares; below the two cores of the machine that was measured.
 CORES = 1.2
 WORKLOAD = """\
 model: mlp
@@ -28,13 +29,13 @@ stop: {steps: 3}
 
 
 def further_files(hosts: int) -> dict[str, str]:
-    """What this benchmark adds to the scenario."""
+    """Return the scenario files that this benchmark adds."""
     share = f'deterministic:\n  - {{hosts: "*", cpu: {100 * CORES / hosts:.3f}%}}\n'
     return {"workflow": "[]\n", "workload": WORKLOAD, "heterogeneity": share}
 
 
 def measure(scenario: Path, runs: Path) -> tuple[float, dict[str, float]]:
-    """Seconds to the first step, and of every stage."""
+    """Return seconds to the first step, and seconds of every stage."""
     command = [
         sys.executable,
         "-m",
@@ -66,7 +67,7 @@ def main() -> None:
             for _ in range(repeats)
         ]
     names = list(measured[0][HOSTS[0]][1])
-    print(f"| hosts | to first step, s (median of {repeats}) | {' | '.join(names)} |")
+    print(f"| hosts | time to first step, s (median of {repeats}) | {' | '.join(names)} |")
     print("|---" * (len(names) + 2) + "|")
     for hosts in HOSTS:
         total = statistics.median(m[hosts][0] for m in measured)

@@ -1,10 +1,9 @@
-"""ByteDance's reference, ours and theirs: the published results of three traces, and the processor
-seconds of both tools.
+"""Comparison with ByteDance's StragglerAnalysis: results of three traces, and processor time.
 
     git clone https://github.com/ByteDance-Seed/StragglerAnalysis
     python benchmarks/bytedance_reference.py StragglerAnalysis [python]
 
-`python` is an interpreter with their requirements (and pandas below 3); without it their tool is
+`python` is an interpreter with their requirements (and pandas below 3). Without it their tool is
 not run, and only the published results are compared.
 """
 
@@ -30,7 +29,7 @@ json.dump(compute_slowdowns(read_operations(Path(sys.argv[1]))).document(), sys.
 
 
 def processor_s(words: list[str], folder: Path) -> tuple[float, str]:
-    """Processor seconds of a command, and what it said."""
+    """Run a command and return its processor seconds and its output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"PYTHONPATH": str(folder)}
     done = subprocess.run(
@@ -41,12 +40,12 @@ def processor_s(words: list[str], folder: Path) -> tuple[float, str]:
 
 
 def largest_error(ours: Mapping[str, float], published: Mapping[str, float]) -> float:
-    """Relative, over what was published."""
+    """Return the largest relative error over the published values."""
     return max(abs(ours[key] / value - 1.0) for key, value in published.items())
 
 
 def main() -> None:
-    """Print a line per trace."""
+    """Print one line per trace."""
     checkout = Path(sys.argv[1]).resolve()
     for name in TRACES:
         trace = checkout / "data" / f"trace-{name}.parquet"
@@ -62,7 +61,7 @@ def main() -> None:
             "steps": largest_error(ours["s_step"], published["blocking_step_slowdown"]),
             "M_W": abs(ours["m_w"] - metric),
         }
-        line = f"{name}: S {ours['s']:.6f}; off by " + ", ".join(
+        line = f"{name}: S {ours['s']:.6f}; errors: " + ", ".join(
             f"{key} {error:.1g}" for key, error in errors.items()
         )
         print(
@@ -72,8 +71,9 @@ def main() -> None:
 
 
 def theirs_s(checkout: Path, name: str) -> float:
-    """Processor seconds of their tool on one of their traces (M_W is another program there, and not
-    counted).
+    """Return the processor seconds of their tool on one of their traces.
+
+    M_W is computed by another program there and is not included.
     """
     with tempfile.TemporaryDirectory() as scratch:
         data = checkout / "data"

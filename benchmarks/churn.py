@@ -1,11 +1,11 @@
-"""A worker killed, and one that joins in its place, under every strategy: what happens to it and to
-the other seven.
+"""Effect of a killed worker and of a joining worker, under every strategy.
 
     python benchmarks/churn.py [STRATEGY ...]
 
-Eight equal hosts. Where workers can be lost, `churn:` kills one after 5 s and starts another after
-8 s of 14. Where they cannot, the same `churn:` is given to `laggard check`, and a worker of a run
-without it is killed by hand. Last figures in `benchmarks/churn.md`.
+There are eight equal hosts. Under strategies that support churn, `churn:` kills one worker after 5
+s and starts another after 8 s of 14. Under the others, the same `churn:` is given to `laggard
+check`, and a worker of a run without it is killed by a signal. `benchmarks/churn.md` has the last
+results.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from laggard.workloads.strategies.registry import STRATEGY_NAMES, list_churn_str
 SCENARIO = Path(__file__).parents[1] / "experiments" / "homogeneous"
 LEAVES_S, JOINS_S, ENDS_S = 5.0, 8.0, 14.0
 SETTLED_S = 1.0
+# Rank 7 runs on this host.
 VICTIM, HOST = 7, "edge.trainer.1.4"
 SETTINGS = {
     "model": "cnn",
@@ -44,7 +45,13 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Window:
-    """Steps of the others that begin between two moments, in virtual seconds."""
+    """Steps of the other workers in a period.
+
+    Attributes:
+        steps: steps of the other workers.
+        since_s: begin of the period, in virtual seconds.
+        until_s: end of the period, in virtual seconds.
+    """
 
     steps: pd.DataFrame
     since_s: float
@@ -52,34 +59,34 @@ class Window:
 
     @property
     def begun(self) -> pd.DataFrame:
-        """These steps."""
+        """Steps that begin in the period."""
         return self.steps[self.steps.start_s.between(self.since_s, self.until_s)]
 
     @property
     def per_s(self) -> float:
-        """Steps of all of them in a second."""
+        """Steps per second of all workers together."""
         return len(self.begun) / (self.until_s - self.since_s)
 
     @property
     def longest_s(self) -> float:
-        """The longest that one of them was in a step."""
+        """Duration of the longest step, in seconds."""
         return float((self.begun.end_s - self.begun.start_s).max())
 
 
 def overrides(name: str, *, churns: bool) -> list[str]:
-    """What is set."""
+    """Return the values for `--set`."""
     settings = {**SETTINGS, "strategy": name, **({"churn": CHURN} if churns else {})}
     return [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()]
 
 
 def command(verb: str, settings: Sequence[str], *options: str) -> list[str]:
-    """What to start."""
+    """Return the command line of a Laggard command."""
     words = [word for each in settings for word in ("--set", each)]
     return [sys.executable, "-m", "laggard.cli.main", verb, str(SCENARIO), *options, *words]
 
 
 def borne(name: str, runs: Path) -> str:
-    """The line of a strategy that goes on without a worker."""
+    """Return the row of a strategy that supports churn."""
     ended = run_in_subprocess(SCENARIO, overrides(name, churns=True), runs)
     if ended.status not in (0, 3) or ended.result is None:
         return f"| `{name}` | exit status {ended.status} | | | | |"
@@ -96,6 +103,7 @@ def borne(name: str, runs: Path) -> str:
         Window(others, *ends)
         for ends in ((SETTLED_S, left_s), (left_s, joined_s), (joined_s, others.end_s.max()))
     ]
+    # Steps of the others that were in progress when the joining worker began its first step.
     meanwhile = others[
         (others.start_s <= back.start_s.min()) & (others.end_s > back.start_s.min())
     ].step
@@ -111,7 +119,7 @@ def borne(name: str, runs: Path) -> str:
 
 
 def not_borne(name: str, runs: Path) -> str:
-    """The line of a strategy that ends when a worker dies, and of what `churn:` is told there."""
+    """Return the row of a strategy that ends when a worker dies, with the answer of `check`."""
     refused = subprocess.run(
         command("check", overrides(name, churns=True)), capture_output=True, text=True, check=False
     )
@@ -127,23 +135,23 @@ def not_borne(name: str, runs: Path) -> str:
     told = [line.partition("]: ")[2] for line in refused.stderr.splitlines() if "churn:" in line]
     rule = told[0].partition(" — ")[0] if told else "not refused"
     return (
-        f"| `{name}` | ended after {ended_s:.0f} s, report included, with status {status}:"
+        f"| `{name}` | run ended after {ended_s:.0f} s, report included, with status {status}:"
         f" {record['error'].splitlines()[0]} | {rule} |"
     )
 
 
 def kill_one(run: int, runs: Path) -> float:
-    """Kill the victim's process once training is under way; returns when."""
+    """Kill the victim's process once training has begun; return the time of the kill."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         trains = any(path.stat().st_size for path in runs.glob("*/*/workers/progress.jsonl"))
         for process in psutil.Process(run).children(recursive=True) if trains else ():
-            with suppress(psutil.NoSuchProcess):  # some are there for a moment only
+            with suppress(psutil.NoSuchProcess):  # some processes are short-lived
                 if process.name() == f"rank-{VICTIM}":
                     process.kill()
                     return time.monotonic()
         time.sleep(0.02)
-    raise TimeoutError(f"no training within {PATIENCE_S:g} s")
+    raise TimeoutError(f"training did not begin within {PATIENCE_S:g} s")
 
 
 def main() -> None:
@@ -155,15 +163,15 @@ def main() -> None:
     asked = parser.parse_args()
     bearing = [name for name in asked.strategies if name in list_churn_strategies()]
     print(
-        "| strategy | the others' steps a second: before · without · again with it | their longest"
-        " step, s | brought up to date after | its first step, theirs then | staleness at most: its"
-        " own, theirs |"
+        "| strategy | steps per second of the others: before · without · after the join | their"
+        " longest step, s | joined after | first step of the joining worker, theirs then | largest"
+        " staleness: its own, theirs |"
     )
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="laggard-churn-") as runs:
         for name in bearing:
             print(borne(name, Path(runs) / name), flush=True)
-        print("\n| strategy | a worker killed | a worker to join |\n|---|---|---|")
+        print("\n| strategy | effect of a killed worker | answer to `churn:` |\n|---|---|---|")
         for name in asked.strategies:
             if name not in bearing:
                 print(not_borne(name, Path(runs) / name), flush=True)

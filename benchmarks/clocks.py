@@ -1,10 +1,11 @@
-"""Is the truth inside the stated bound? `python benchmarks/clocks.py [SECONDS]`, as root; prints
-Markdown.
+"""Check that true clock offsets lie inside the estimated bounds.
 
-Twenty nodes at once, each with a clock of its own whose random skew and drift are known exactly,
-ask one reference over emulated links of 5 ms there and 5 or 40 ms back, ten of which a flood fills
-and drains every two seconds. The exchanges are those of a run: 40 before, a burst a second for ten
-seconds (or SECONDS), 40 after. Figures of the last run are kept in clocks.md.
+    python benchmarks/clocks.py [SECONDS]        (as root; prints Markdown)
+
+Twenty nodes at once exchange datagrams with one reference. Each node has a clock whose random skew
+and drift are known exactly. The emulated links have 5 ms there and 5 or 40 ms back; a flood fills
+and drains ten of them every two seconds. The exchanges are those of a run: 40 before, one burst
+per second for ten seconds (or SECONDS), 40 after. `clocks.md` has the results of the last run.
 """
 
 from __future__ import annotations
@@ -38,13 +39,23 @@ SEED = 3
 RATE_MBPS = 4.0
 THERE_MS = 5.0
 SECOND = 1_000_000_000
-_PACKET = 1472
+_PACKET = 1472  # largest UDP payload of a packet of 1500 bytes
+# With headers of Ethernet, IPv4 and UDP: 14, 20 and 8 bytes.
 _WIRE_BITS = (_PACKET + 42) * 8
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine with its clock: `skew_s` ahead of the reference and `drift_ppb` faster."""
+    """Machine with a clock of its own.
+
+    Attributes:
+        host: the machine.
+        back_ms: delay of the link from the reference, in ms.
+        loaded: whether a flood loads its links.
+        skew_ns: time by which its clock is ahead at `origin_ns`.
+        drift_ppb: parts per billion by which its clock is faster.
+        origin_ns: true time at which only the skew applies.
+    """
 
     host: Host
     back_ms: float
@@ -54,17 +65,26 @@ class Node:
     origin_ns: int
 
     def clock(self) -> int:
+        """Return the present time of the node's clock."""
         return self.shown(time.monotonic_ns())
 
     def shown(self, true_ns: int) -> int:
-        """What the clock shows at a true time; in whole numbers, so that the truth is exact."""
+        """Return the time that the clock shows at a true time.
+
+        Integers keep the truth exact.
+        """
         return true_ns + self.skew_ns + (true_ns - self.origin_ns) * self.drift_ppb // SECOND
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a node recorded: its exchanges as JSON lines, true times of begin and end, and its share
-    of a core during.
+    """Record of one node.
+
+    Attributes:
+        exchanges: its exchanges as JSON lines.
+        start_ns: true time of the begin.
+        end_ns: true time of the end.
+        core_share: part of a core that it used during the bursts.
     """
 
     exchanges: tuple[str, ...]
@@ -74,6 +94,7 @@ class Seen:
 
 
 def make_nodes(chance: random.Random) -> tuple[Host, tuple[Node, ...]]:
+    """Create the reference and the nodes with random clocks."""
     now_ns = time.monotonic_ns()
     hosts = [
         Host(f"edge.node.1.{i + 1}", "edge", "node", 1, i + 1, f"10.77.1.{i + 1}")
@@ -94,7 +115,7 @@ def make_nodes(chance: random.Random) -> tuple[Host, tuple[Node, ...]]:
 
 
 def observe(reference: Host, nodes: Sequence[Node], folder: Path) -> None:
-    """Inside the sandbox: bring everything up, and have every node write what it saw."""
+    """Start everything inside the sandbox and let every node write its record."""
     hosts = (reference, *(node.host for node in nodes))
     made = create_namespaces(hosts, "tun")
     pairs = {}
@@ -121,10 +142,11 @@ def observe(reference: Host, nodes: Sequence[Node], folder: Path) -> None:
     os.waitpid(answering, 0)
     backend.close()
     if failed:
-        raise SystemExit(f"{failed} of {len(nodes)} nodes failed")
+        raise SystemExit(f"{failed} of {len(nodes)} nodes failed; their errors are above")
 
 
 def respond(responder: Responder, stop: int, stopping: int, report: Path) -> int:
+    """Answer exchanges as the reference until stopped."""
     os.close(stopping)
     start_s = time.monotonic()
     responder.serve(stop)
@@ -134,6 +156,7 @@ def respond(responder: Responder, stop: int, stopping: int, report: Path) -> int
 
 
 def ask(node: Node, reference: Host, namespaces: Mapping[str, Path], folder: Path) -> int:
+    """Exchange timestamps as one node, and write its record."""
     with inside_network(namespaces[node.host.name]):
         start_ns = time.monotonic_ns()
         found = list(exchange_clocks(reference.address, patience_s=5.0, clock=node.clock))
@@ -154,8 +177,9 @@ def ask(node: Node, reference: Host, namespaces: Mapping[str, Path], folder: Pat
 
 
 def flood(reference: Host, nodes: Sequence[Node], namespaces: Mapping[str, Path]) -> int:
-    """One and a half times the rate of the loaded links, both ways, every other second: queues of
-    up to half a second.
+    """Send one and a half times the rate of the loaded links, both ways, every other second.
+
+    It makes queues of up to half a second.
     """
     sockets = []
     for node in nodes:
@@ -174,20 +198,21 @@ def flood(reference: Host, nodes: Sequence[Node], namespaces: Mapping[str, Path]
                 try:
                     each.send(bytes(_PACKET))
                 except (ConnectionRefusedError, BlockingIOError):
-                    continue  # nobody listens, or the device's queue is full: either is load enough
+                    continue  # no listener or a full queue: the load is sufficient either way
             sent += 1
         time.sleep(0.002)
 
 
 def show(nodes: Sequence[Node], folder: Path) -> None:
-    # Only now, since numpy starts threads, and the sandbox is entered by forks.
+    """Print the table and a summary."""
+    # Imported late, because numpy starts threads and the sandbox is entered by forks.
     import numpy as np
 
     from laggard.core.clocks.clock_fit import fit_clock
 
     print(
         "| link back | load | true skew (s) | estimated (s) | true drift (ppm) | estimated (ppm) |"
-        " worst error | bound | inside |"
+        " worst error | bound | instants inside |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     inside, shares, ratios, slowest_ms = 0, [], [], []
@@ -204,6 +229,7 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
         wrong, bound = np.abs(fit.to_reference(local) - np.array(true_ns)), fit.error_ns(local)
         hits = int((wrong <= bound).sum())
         middle = INSTANTS // 2
+        # The fit maps the node's clock to the reference, so its drift is the inverse.
         drift_ppm = (1 / (1 + node.drift_ppb / SECOND) - 1) * 1e6
         pieces = ", ".join(
             f"{piece.drift_ppm:+.1f} ± {piece.drift_error_ppm:.1f}" for piece in fit.drift_pieces
@@ -216,26 +242,31 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
         )
         inside += hits
         shares.append(seen.core_share)
+        # Without assumptions about asymmetry, half the round trip is the best possible bound.
         ratios.append(float(bound[1:-1].max()) / 1e6 - (THERE_MS + node.back_ms) / 2)
         slowest_ms.append(max(each.returned_ns - each.sent_ns for each in exchanges) / 1e6)
     answered, share = json.loads((folder / "responder").read_text(encoding="utf-8"))
-    print(f"\nTruth inside the bound: {inside} of {NODES * INSTANTS} instants.")
+    print(f"\nTrue time inside the bound: {inside} of {NODES * INSTANTS} instants.")
     print(
         f"Bound beyond half the empty links' round trip: {np.median(ratios):.3f} ms (median),"
         f" {max(ratios):.3f} ms (worst)."
     )
+    # Every second node is loaded.
     print(
-        f"Slowest exchange: {max(slowest_ms):.0f} ms, on loaded links"
+        f"Slowest exchange: {max(slowest_ms):.0f} ms; on loaded links"
         f" {np.median(slowest_ms[1::2]):.0f} ms (median of nodes)."
     )
     print(
         f"One node's exchanges, one burst a second: {np.median(shares):.3%} of a core (median of"
         f" {NODES}), {max(shares):.3%} (worst)."
     )
-    print(f"The responder: {answered} answers, {share:.3%} of a core for {NODES} nodes.")
+    print(
+        f"The responder sent {answered} answers and used {share:.3%} of a core for {NODES} nodes."
+    )
 
 
 def main() -> None:
+    """Measure and print Markdown."""
     reference, nodes = make_nodes(random.Random(SEED))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -245,7 +276,7 @@ def main() -> None:
             return 0
 
         if sandbox.run_in_sandbox(controller):
-            raise SystemExit("a measurement failed")
+            raise SystemExit("a measurement in the sandbox failed; its error is above")
         print(
             f"Linux {os.uname().release}, load average {os.getloadavg()[0]:.1f}, seed {SEED},"
             f" {DURING_S:g} s of bursts.\n"

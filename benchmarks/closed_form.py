@@ -1,11 +1,11 @@
-"""What slow ranks cost by a formula, and what the analysis finds: traces without noise, in which
-nothing else is slow.
+"""Cost of slow ranks by a formula and by the analysis, on traces without noise.
 
     python benchmarks/closed_form.py
 
-With W ranks of which k compute m times slower, ranks in lockstep lose (m - 1) c in each of the n
-steps that the slowness lasts, c being what a step computes: the same for one slow rank as for many,
-and each of k equals bears a k-th of it. Seconds of the first steps, which warm up, are nobody's.
+Nothing else is slow in these traces. With W ranks in lockstep of which k compute m times slower,
+each of the n slow steps loses (m - 1) c, where c is the computing time of a step. One slow rank
+costs as much as many, and each of k equal ranks causes a k-th of it. The first steps warm up and
+are not charged to any rank.
 """
 
 from __future__ import annotations
@@ -23,14 +23,21 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
 from laggard.analysis.findings.analyze_run import analyze_run
 
 STEPS, WARM_UP = 600, 3
+# A step's phases in `TraceSpec`: preparation, forward pass, backward pass, optimizer.
 COMPUTE_S = 0.002 + 0.020 + 0.040 + 0.003
 LASTING = range(200, 300)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A trace, how many of its ranks are slow, how slow, in how many steps; and the cause that it
-    is of.
+    """Trace with a known cost.
+
+    Attributes:
+        told: description of the case.
+        spec: specification of the trace.
+        slow: number of slow ranks.
+        factor: factor by which they are slow.
+        steps: number of slow steps.
     """
 
     told: str
@@ -41,12 +48,12 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """One of W slow all along, one of W for a while, k of W all along."""
+    """Yield the cases: one slow rank throughout, one for some steps, several throughout."""
     for world in (4, 16, 64):
         for factor in (1.2, 2.0, 4.0):
             one = (Injection("compute", factor, rank=1),)
             yield Case(
-                f"1 of {world}, all along",
+                f"1 of {world}, throughout",
                 _spec((Tier("cloud", world),), one),
                 1,
                 factor,
@@ -61,7 +68,7 @@ def cases() -> Iterator[Case]:
         for factor in (1.2, 4.0):
             tiers = (Tier("cloud", world - slow), Tier("edge", slow, factor))
             yield Case(
-                f"{slow} of {world}, all along", _spec(tiers, ()), slow, factor, STEPS - WARM_UP
+                f"{slow} of {world}, throughout", _spec(tiers, ()), slow, factor, STEPS - WARM_UP
             )
 
 
@@ -77,8 +84,11 @@ def _spec(tiers: tuple[Tier, ...], injections: tuple[Injection, ...]) -> TraceSp
 
 
 def main() -> None:
-    """A line per case."""
-    print("| slow | times | expected, s | found, s | off by | largest share, of 1/k | findings |")
+    """Print one line per case."""
+    print(
+        "| slow ranks | factor | expected, s | found, s | error | largest share, of 1/k |"
+        " findings |"
+    )
     print("|---|---|---|---|---|---|---|")
     for case in cases():
         analysis = analyze_run(generate_run(case.spec))

@@ -1,12 +1,12 @@
-"""What a training step costs after its core was idle, and after the core was kept busy: why hosts
-are not left to sleep.
+"""CPU time of a training step after its core was idle, and after it was kept busy.
 
     python benchmarks/cold_cores.py [rounds]
 
-One process trains a small network on one core and pauses before each step. CPU time of a step,
-median and tenth percentile, by the length of the pause: with an idle-priority process on the core
-meanwhile, with the same process spinning instead of sleeping (no other process gets the core, so
-what is lost then is lost to the pause itself), and with the core left idle.
+It shows why hosts' cores are kept awake. One process trains a small network on one core and pauses
+before each step. The table shows the CPU time of a step (median and tenth percentile) by the
+length of the pause, in three situations: an idle-priority process runs on the core during the
+pause; the same process spins instead of sleeping; the core is idle. In the second situation no
+other process gets the core, so any loss is due to the pause itself.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ STEPS = 40
 
 
 def spin(seconds: float) -> None:
-    """Compute nothing for a while."""
+    """Keep the core busy for some seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass
 
 
 def make_step() -> Callable[[], None]:
-    """A training step of a small convolutional network, 32 samples of 8 x 8."""
+    """Return a training step of a small convolutional network, 32 samples of 8 x 8."""
     import torch
     from torch import nn
 
@@ -59,7 +59,7 @@ def make_step() -> Callable[[], None]:
 def time_steps(
     step: Callable[[], None], pause: Callable[[float], None], pause_ms: float
 ) -> list[float]:
-    """CPU ms of each of some steps, each after a pause."""
+    """Return the CPU time of some steps in ms, each after a pause."""
     times = []
     for _ in range(STEPS):
         pause(pause_ms / 1000)
@@ -75,6 +75,7 @@ def main() -> None:
     core = usable_cores()[-1]
     os.sched_setaffinity(0, {core})
     step = make_step()
+    # Warm up: allocations and kernels of the first steps take longer.
     for _ in range(100):
         step()
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -89,7 +90,9 @@ def main() -> None:
                     stack.callback(end_companion, warmer)
                 for pause_ms in PAUSES_MS:
                     found[name, pause_ms] += time_steps(step, pause, pause_ms)
-    print("| the core meanwhile | " + " | ".join(f"{pause_ms} ms" for pause_ms in PAUSES_MS) + " |")
+    print(
+        "| core during the pause | " + " | ".join(f"{pause_ms} ms" for pause_ms in PAUSES_MS) + " |"
+    )
     print("|---|" + "---|" * len(PAUSES_MS))
     for name in dict.fromkeys(name for name, _ in found):
         cells = (found[name, pause_ms] for pause_ms in PAUSES_MS)

@@ -1,9 +1,9 @@
-"""The same scenario at D = 1, 2 and 8: step times and findings, side by side.
+"""Step times and findings of the same scenario at D = 1, 2 and 8.
 
     python benchmarks/dilation.py [repeats]
 
-Loss-free links, shares that fit the cores at D = 1; runs interleaved. Time dilation promises the
-same step times (medians within 3 %) and the same stragglers.
+Links have no loss, and shares fit the cores at D = 1. Runs of the factors alternate. Time dilation
+must give the same step times (medians within 3 %) and the same stragglers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ stop: {steps: 60}
 
 
 def run(scenario: Path, runs: Path, factor: int) -> tuple[list[float], list[str], str]:
-    """Step times in virtual ms, the findings in words, and the status of one run."""
+    """Run once; return step times in virtual ms, formatted findings, and the status."""
     import pyarrow.parquet as pq
 
     command = [
@@ -78,6 +78,7 @@ def run(scenario: Path, runs: Path, factor: int) -> tuple[list[float], list[str]
         Path(answer["folder"]) / "spans.parquet", columns=["step", "start_ns"]
     ).to_pandas()
     begins = spans.groupby("step").start_ns.min().sort_index()
+    # The first steps warm up and are left out.
     times = [float(value) / 1e6 for value in begins.diff().iloc[4:]]
     found = sorted(
         f"{f['family']} {f['kind']} {f['host'] or f['link'] or 'collective'} {f['slowdown']:.1f}x"
@@ -88,7 +89,7 @@ def run(scenario: Path, runs: Path, factor: int) -> tuple[list[float], list[str]
 
 
 def main() -> None:
-    """Print a table, and what was found at each factor."""
+    """Print a table, and the findings at each factor."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     times: dict[int, list[float]] = defaultdict(list)
     found: dict[int, list[list[str]]] = defaultdict(list)

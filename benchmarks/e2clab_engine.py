@@ -1,17 +1,18 @@
-"""The same E2Clab scenario through E2Clab's own engine and through Laggard, on the same hosts:
-seconds per stage, side by side.
+"""Duration of each stage of one E2Clab scenario, under E2Clab's own engine and under Laggard.
 
     python benchmarks/e2clab_engine.py [repeats]
 
-Hosts are network namespaces in a sandbox, for both. E2Clab has no provider for hosts that are there
-already and its list of providers is closed, so its `Experiment` is handed EnOSlib's `Static`
-provider, which does after that what E2Clab's Grid'5000 provider does (`wait_for`, `sync_info`). All
-else is its own code: `Infrastructure`, `Network.deploy`, `Workflow`. Its ping test
-(`Network.validate`) is left out, and so are the making of the namespaces and the imports, of which
-Laggard's infrastructure has the former too. On a kernel without netem E2Clab's network stage leaves
-rates only, while Laggard's applies delays as well.
+Both engines use the same hosts: network namespaces in a sandbox. E2Clab has no provider for
+existing hosts, and its list of providers is closed. So its `Experiment` receives EnOSlib's
+`Static` provider, followed by the calls of E2Clab's Grid'5000 provider (`wait_for`, `sync_info`).
+Everything else is E2Clab's own code: `Infrastructure`, `Network.deploy`, `Workflow`.
 
-Every stage of the workflow is one shell task on every host; that it ran there is checked.
+Not timed are E2Clab's ping test (`Network.validate`), the imports, and the creation of the
+namespaces; Laggard's infrastructure stage includes the last. On a kernel without netem, E2Clab's
+network stage applies rates only, while Laggard's applies delays, too.
+
+Every stage of the workflow is one shell task on every host. The benchmark checks that each task
+ran.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ TASK = 'shell: "echo {{ _self._id }} > {{ scenario_dir }}/done/STAGE-{{ inventor
 
 
 def write_with_tasks(folder: Path, hosts: int) -> Path:
-    """The scenario with a task on every host in every stage of its workflow."""
+    """Write the scenario, with a task on every host in every stage of its workflow."""
     tasks = [f"  {stage}: [{{{TASK.replace('STAGE', stage)}}}]" for stage in STAGES[2:]]
     write_scenario(folder, hosts, {"workflow": "\n".join(['- hosts: "*.trainer.*"', *tasks, ""])})
-    # E2Clab needs its state folder to be there.
+    # E2Clab does not create its state folder itself.
     for name in ("done", ".e2c_state"):
         (folder / name).mkdir()
     return folder
@@ -67,7 +68,7 @@ class Watch:
 
 
 def by_e2clab(scenario: Path, watch: Watch) -> None:
-    """All stages by E2Clab's engine, inside a sandbox."""
+    """Run all stages by E2Clab's engine, inside a sandbox."""
     from laggard.layers_services.local.namespaces import create_namespaces
     from laggard.layers_services.local.provider import ansible_workspace, use_namespace_connection
 
@@ -85,7 +86,7 @@ def by_e2clab(scenario: Path, watch: Watch) -> None:
 
     description = static_description(hosts)
     for machine, host in zip(description["resources"]["machines"], hosts, strict=True):
-        machine["roles"] = list(host.groups)  # service keys are E2Clab's to add
+        machine["roles"] = list(host.groups)  # E2Clab adds the keys of services
 
     class Static(Provider):  # type: ignore[misc]  # E2Clab ships no types
         def init(self) -> tuple[Roles, Networks]:
@@ -112,12 +113,12 @@ def by_e2clab(scenario: Path, watch: Watch) -> None:
 
 
 def by_laggard(scenario: Path, watch: Watch) -> None:
-    """The same stages by Laggard, inside a sandbox."""
+    """Run the same stages by Laggard, inside a sandbox."""
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
 
     use_namespace_connection()
     import e2clab.services
-    import e2clab.workflow  # noqa: F401 - as above, not timed
+    import e2clab.workflow  # noqa: F401 - imported here so that it is not timed
 
     from laggard.core.virtual_time import Dilation
     from laggard.core.yaml_source import parse_yaml, validate_model
@@ -169,7 +170,7 @@ def _hosts(scenario: Path) -> tuple[Host, ...]:
 
 
 def inside(engine: Engine, scenario: Path) -> int:
-    """One measurement, printed as JSON."""
+    """Measure once and print the result as JSON."""
     watch = Watch()
     (by_e2clab if engine == "e2clab" else by_laggard)(scenario, watch)
     print("\n" + json.dumps(watch.seconds), flush=True)
@@ -177,7 +178,7 @@ def inside(engine: Engine, scenario: Path) -> int:
 
 
 def measure(engine: Engine, hosts: int) -> dict[str, float]:
-    """Seconds of every stage by one engine, in a fresh process and a fresh scenario."""
+    """Measure one engine in a new process with a new scenario; return seconds by stage."""
     with tempfile.TemporaryDirectory() as folder:
         scenario = write_with_tasks(Path(folder) / f"hosts-{hosts}", hosts)
         command = [sys.executable, __file__, "--inside", engine, str(scenario)]
@@ -185,8 +186,8 @@ def measure(engine: Engine, hosts: int) -> dict[str, float]:
         ran = len(list((scenario / "done").iterdir()))
         if done.returncode != 0 or ran != 3 * hosts:
             sys.exit(
-                f"{engine}, {hosts} hosts: {ran} of {3 * hosts} tasks"
-                f" ran\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+                f"{engine}, {hosts} hosts: only {ran} of {3 * hosts} tasks ran; output of the"
+                f" engine:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
             )
         seconds: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
         return seconds
@@ -206,8 +207,8 @@ def main() -> None:
     for _ in range(repeats):
         for (hosts, engine), seconds in measured.items():
             seconds.append(measure(engine, hosts))
-    print(f"median of {repeats}, load {os.getloadavg()[0]:.1f} at the end\n")
-    print(f"| hosts | engine | {' | '.join(STAGES)} | all, s |")
+    print(f"medians of {repeats} repetitions; load average {os.getloadavg()[0]:.1f} at the end\n")
+    print(f"| hosts | engine | {' | '.join(STAGES)} | total, s |")
     print("|---" * (len(STAGES) + 3) + "|")
     for (hosts, engine), runs in measured.items():
         stages = [statistics.median(run[stage] for run in runs) for stage in STAGES]

@@ -1,11 +1,11 @@
-"""Several network rules for one source: what E2Clab's own `Network.deploy()` and Laggard's one
-deployment leave of them.
+"""Several network rules for one source, deployed by E2Clab and by Laggard.
 
     python benchmarks/e2clab_rules_netem.py
 
-Under a real netem, in Debian's user-mode kernel; both on the same three hosts with the same EnOSlib
-roles, one after the other. E2Clab deploys one `NetemHTB` per rule, and each deployment first
-deletes the root queueing discipline.
+It shows which rules are in effect after E2Clab's own `Network.deploy()` and after Laggard's single
+deployment. Both run under a real netem, in Debian's user-mode kernel, on the same three hosts with
+the same EnOSlib roles, one after the other. E2Clab deploys one `NetemHTB` per rule, and each
+deployment first deletes the root queueing discipline.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ DELAYS_MS = {"fog": 10.0, "cloud": 40.0}
 
 
 class Engine(TypedDict):
-    """What one engine's deployment took and left."""
+    """Duration of one engine's deployment, and round trips after it by tier."""
 
     seconds: float
     rtt_ms: dict[str, float]
 
 
 class Comparison(TypedDict):
-    """Both engines on the same rules."""
+    """Measurements of both engines with the same rules."""
 
     symmetric: bool
     e2clab: Engine
@@ -94,11 +94,11 @@ class Comparison(TypedDict):
 
 
 def compare(folder: Path, limit_s: float = 300.0) -> list[Comparison]:
-    """Both engines, rules of one direction and then of both.
+    """Measure both engines, with rules of one direction and then of both.
 
     Args:
         folder: an empty folder.
-        limit_s: when to give up.
+        limit_s: time limit in seconds.
     """
     sys.path.insert(0, str(REPOSITORY))
     from tests.uml import kernel
@@ -108,7 +108,8 @@ def compare(folder: Path, limit_s: float = 300.0) -> list[Comparison]:
 
 
 def rows(comparison: Comparison) -> list[str]:
-    """Lines of the table, one per pair of tiers."""
+    """Format the rows of the table, one per pair of tiers."""
+    # A symmetric rule delays both directions, so a round trip has its delay twice.
     factor = 2 if comparison["symmetric"] else 1
     lines = []
     for tier, delay_ms in DELAYS_MS.items():
@@ -124,7 +125,7 @@ def main() -> None:
     """Print a table."""
     with tempfile.TemporaryDirectory() as folder:
         found = compare(Path(folder))
-    print("| pair | rule | round trip asked, ms | E2Clab 3.7.0, ms | Laggard, ms |")
+    print("| pair | rule | round trip requested, ms | E2Clab 3.7.0, ms | Laggard, ms |")
     print("|---|---|---|---|---|")
     for comparison in found:
         print("\n".join(rows(comparison)))
@@ -134,7 +135,8 @@ def main() -> None:
             for name, engine in (("E2Clab", "e2clab"), ("Laggard", "laggard"))
         ]
         print(
-            f"\ndeployment, {'both directions' if comparison['symmetric'] else 'one direction'}:"
+            "\nduration of the deployment,"
+            f" {'both directions' if comparison['symmetric'] else 'one direction'}:"
             f" {', '.join(took)}"
         )
 

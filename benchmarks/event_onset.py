@@ -1,12 +1,12 @@
-"""When timed changes of links really take effect: 200 random ones, both cores busy, seen from
-outside by paced datagrams.
+"""Onset of timed link changes, measured from outside by paced datagrams.
 
     python benchmarks/event_onset.py           # the userspace emulator here, then netem in Debian's user-mode kernel
-    python benchmarks/event_onset.py --here    # the emulator alone
+    python benchmarks/event_onset.py --here    # only the emulator
 
-Four links change between 10 ms and 30 ms at random moments. Datagrams on each say which delay the
-link gave to what was sent when: the onset is the sending time of the first that met the new one,
-known to the spacing of the datagrams.
+There are 200 random changes while all cores are busy. Four links change between 10 ms and 30 ms at
+random moments. Datagrams on each link show its delay over time: the onset of a change is the
+sending time of the first datagram with the new delay. It is known up to the spacing of the
+datagrams.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import cast
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# The user-mode kernel imports this file with a path of its own.
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "src"))
 
@@ -52,8 +53,10 @@ CHANGES = 200
 SHORT, LONG = Constraint(delay_ms=10.0), Constraint(delay_ms=30.0)
 LEAD_S, TAIL_S = 0.5, 0.5
 SHORTER_BY_MS = 0.8
-"""A packet sent after a link got shorter still arrives after those before it, only sooner than the
-old delay says."""
+"""Least reduction of the delay that counts as the onset of a shorter delay, in ms. A packet sent
+just after the change cannot overtake earlier packets, so it arrives only a little sooner than
+under the old delay.
+"""
 
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
@@ -62,22 +65,23 @@ _STAMP = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Seen:
-    """A datagram: when it was sent, in ns of CLOCK_REALTIME, and how long it took."""
+    """Datagram: its sending time in ns of CLOCK_REALTIME, and its delay in ms."""
 
     sent_ns: int
     took_ms: float
 
 
 def make_hosts(count: int) -> tuple[Host, ...]:
-    """Hosts of one layer, with addresses."""
+    """Create hosts of one layer, with addresses."""
     return tuple(
         Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in range(1, count + 1)
     )
 
 
 def random_changes(pairs: Sequence[Pair], count: int, seed: int) -> tuple[TimedChange, ...]:
-    """Each link made longer and shorter again in turn, at random moments a quarter of a second to
-    one apart.
+    """Create changes that make each link longer and shorter in turn.
+
+    They are at random moments, a quarter of a second to one second apart.
     """
     chance = random.Random(seed)
     changes: list[TimedChange] = []
@@ -95,8 +99,13 @@ def random_changes(pairs: Sequence[Pair], count: int, seed: int) -> tuple[TimedC
 def watch(
     pairs: Sequence[Pair], hosts: dict[str, ProbeEndpoint], spacing_s: float, until_s: float
 ) -> dict[Pair, list[Seen]]:
-    """Send datagrams on every link until a moment of CLOCK_MONOTONIC, and tell what each took by
-    the kernel's stamps.
+    """Send datagrams on every link and return their delays by the kernel's timestamps.
+
+    Args:
+        pairs: links.
+        hosts: endpoints by host name.
+        spacing_s: seconds between two datagrams.
+        until_s: end, in seconds of CLOCK_MONOTONIC.
     """
     become_punctual(PRIORITY)
     receivers = {pair: listener_in(hosts[pair[1]], socket.SOCK_DGRAM) for pair in pairs}
@@ -136,15 +145,18 @@ def _drain(receiver: socket.socket, seen: list[Seen]) -> None:
 def onset_ms(
     change: TimedChange, seen: Sequence[Seen], due_ns: int, spacing_ms: float
 ) -> float | None:
-    """How long after its due time a change was met by a datagram, in ms; None where none met it
-    within 200 ms.
+    """Return the delay in ms from a change's due time to its onset.
+
+    Returns None if no datagram within 200 ms has the new delay.
     """
+    # From 2 ms before the due time, so that early changes are observed, too.
     later = sorted((s for s in seen if -2e6 <= s.sent_ns - due_ns <= 2e8), key=lambda s: s.sent_ns)
     if change.kind == "begin":
         met = (s for s in later if s.took_ms > (SHORT.delay_ms + LONG.delay_ms) / 2)
     else:
         met = (s for s in later if s.took_ms < LONG.delay_ms - SHORTER_BY_MS)
     first = next(met, None)
+    # On average the change came half a spacing before the first datagram that shows it.
     return None if first is None else (first.sent_ns - due_ns) / 1e6 - spacing_ms / 2
 
 
@@ -154,7 +166,7 @@ def measure(
     paths: dict[str, Path],
     spacing_ms: float,
 ) -> dict[str, object]:
-    """Errors of all changes, as recorded and as seen, in ms."""
+    """Return the errors of all changes, as recorded and as observed, in ms."""
     names = [host.name for host in hosts]
     pairs = [*pairwise(names), (names[-1], names[0])]
     changes = random_changes(pairs, CHANGES, seed=7)
@@ -162,7 +174,9 @@ def measure(
     endpoints = {host.name: ProbeEndpoint(paths[host.name], host.address) for host in hosts}
     backend = start(plan)
     reading, writing = os.pipe()
+    # One second later, so that the watcher has started by then.
     zero_ns = time.monotonic_ns() + 1_000_000_000
+    # The kernel stamps packets by CLOCK_REALTIME; changes are due by CLOCK_MONOTONIC.
     to_realtime_ns = time.time_ns() - time.monotonic_ns()
     until_s = zero_ns / 1e9 + changes[-1].at_s + TAIL_S
     watcher = os.fork()
@@ -200,12 +214,12 @@ def measure(
 class _NoShares:
     def set_share(self, host: str, share: float) -> int:
         raise EmulationError(
-            f"{host}: only links change here, and its share was to become {share:g}"
+            f"{host}: cannot set its share to {share:g}: this benchmark changes links only"
         )
 
 
 def userspace() -> dict[str, object]:
-    """The emulator, inside a sandbox."""
+    """Measure the emulator, inside a sandbox."""
     from laggard.network_emulation.links.userspace import UserspaceBackend
 
     hosts = make_hosts(4)
@@ -214,8 +228,9 @@ def userspace() -> dict[str, object]:
 
 
 def netem() -> dict[str, object]:
-    """Netem, inside a sandbox of a kernel that has it; that kernel is slow, and so are the
-    datagrams.
+    """Measure netem, inside a sandbox of a kernel that has it.
+
+    That kernel is slow, so the datagrams are spaced further apart.
     """
     from laggard.layers_services.local.provider import enoslib_roles
     from laggard.network_emulation.links.netem import NetemBackend
@@ -240,7 +255,7 @@ IN_KERNEL = """
 
 
 def in_sandbox(body: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """What a function returns in a sandbox of its own."""
+    """Run a function in a sandbox of its own and return its result."""
     from laggard.layers_services.local import sandbox
 
     read, write = os.pipe()
@@ -255,12 +270,12 @@ def in_sandbox(body: Callable[[], dict[str, object]]) -> dict[str, object]:
     with os.fdopen(read) as stream:
         text = stream.read()
     if status or not text:
-        raise SystemExit(f"a measurement failed with status {status}")
+        raise SystemExit(f"a measurement in the sandbox failed with status {status}")
     return cast("dict[str, object]", json.loads(text))
 
 
 def row(name: str, found: dict[str, object]) -> str:
-    """One line of the table."""
+    """Format one row of the table."""
     recorded = cast("list[float]", found["recorded"])
     seen = [value for value in cast("list[float | None]", found["seen"]) if value is not None]
     missed = len(cast("list[object]", found["seen"])) - len(seen)
@@ -275,11 +290,11 @@ def _quantiles(values: Sequence[float]) -> str:
 def main() -> None:
     """Print a table."""
     print(
-        "| backend | recorded: p50, p99, worst, ms | seen by datagrams: p50, p99, worst, ms | not"
-        " seen |\n|---|---|---|---|",
+        "| backend | recorded: p50, p99, worst, ms | observed by datagrams: p50, p99, worst, ms |"
+        " not observed |\n|---|---|---|---|",
         flush=True,
     )
-    print(row("userspace, both cores busy", in_sandbox(userspace)), flush=True)
+    print(row("userspace, all cores busy", in_sandbox(userspace)), flush=True)
     if "--here" in sys.argv:
         return
     sys.path.insert(0, str(REPOSITORY))
@@ -288,7 +303,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = IN_KERNEL.replace("BENCHMARKS", repr(str(REPOSITORY / "benchmarks")))
         found = kernel.boot(script, Path(folder), memory="2G", limit_s=600)
-    print(row("netem, user-mode kernel, its one processor busy", cast("dict[str, object]", found)))
+    print(row("netem, user-mode kernel, its processor busy", cast("dict[str, object]", found)))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How much of a real run's makespan the analysis accounts for, under every strategy.
+"""Part of a real run's makespan that the analysis explains, under every strategy.
 
     python benchmarks/explained.py [--strategies NAME ...] [--scenario experiments/quickstart]
-    [--steps 150] [--runs DIR]
-    python benchmarks/explained.py --again DIR      # the runs that are there, analyzed anew
+        [--steps 150] [--runs DIR]
+    python benchmarks/explained.py --again DIR      # analyze existing runs again
 
-Trains once per strategy in the emulated continuum, and compares the makespan of the fitted model
-(references and causes found, no observed duration at its place) with the measured one. Goal: within
-2 % for nine strategies of ten. Needs root, or TUN devices that users may open.
+It trains once per strategy in the emulated continuum. It compares the makespan of the fitted model
+(references and causes, without observed durations) with the measured one. Goal: within 2 % for
+nine of ten strategies. It needs root, or TUN devices that users may open.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--runs", type=Path)
     parser.add_argument(
-        "--again", type=Path, metavar="DIR", help="run nothing; analyze the runs of this folder"
+        "--again",
+        type=Path,
+        metavar="DIR",
+        help="run nothing; analyze the existing runs of this folder",
     )
     asked = parser.parse_args()
     runs = asked.runs or Path(tempfile.mkdtemp(prefix="explained-"))
     print(
-        "| strategy | status | steps | makespan, s | replayed, s | explained, % | findings | lost"
+        "| strategy | status | steps | makespan, s | modeled, s | explained, % | findings | lost"
         " to them, s |"
     )
     print("|---|---|---|---|---|---|---|---|", flush=True)
@@ -49,11 +52,11 @@ def main() -> None:
         within = [row(folder) for folder in folders if not folder.is_symlink()]
     else:
         within = [explain(name, asked.scenario, asked.steps, runs) for name in asked.strategies]
-    print(f"\n{sum(within)} of {len(within)} within {GOAL:.0%}")
+    print(f"\n{sum(within)} of {len(within)} runs within {GOAL:.0%}")
 
 
 def explain(strategy: str, scenario: Path, steps: int, runs: Path) -> bool:
-    """One run: its row, and whether the model is within the goal."""
+    """Run one strategy, print its row, and return whether the model is within the goal."""
     overrides = [f"workload.strategy={strategy}", f"workload.stop={{steps: {steps}}}"]
     ended = run_in_subprocess(scenario, overrides, runs, timeout_s=TOO_LONG_S, capture_errors=True)
     answer = ended.result or {"status": f"exit status {ended.status}", "error": ended.errors}
@@ -67,7 +70,7 @@ def explain(strategy: str, scenario: Path, steps: int, runs: Path) -> bool:
 
 
 def row(folder: Path) -> bool:
-    """Print a run's row; whether the model is within the goal."""
+    """Print a run's row and return whether the model is within the goal."""
     run = load_run(folder)
     assert run.record is not None
     analysis = analyze_if_trained(run)

@@ -1,10 +1,10 @@
-"""A run, then an emulation, whose cores are taken from it: how soon the fidelity monitor says so.
+"""Delay until the fidelity monitor reports that cores are taken from a run or an emulation.
 
     python benchmarks/fidelity_monitor.py [SCENARIO]
 
-Needs root: on every core a busy loop runs six tenths of the time, with a real-time priority above
-the workers' and below the emulator's. Run it on a machine that does nothing else. The run and the
-emulation must both end with status 3 and name the starved hosts.
+It needs root. On every core a busy loop runs 60 % of the time, with a real-time priority above the
+workers' and below the emulator's. Use an otherwise idle machine. The run and the emulation must
+both end with status 3 and name the starved hosts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from pathlib import Path
 from laggard.network_emulation.compute.cpu_plan import usable_cores
 
 SCENARIO = Path(__file__).parent.parent / "experiments" / "quickstart"
+# Above the workers' real-time priority and below the emulator's.
 PRIORITY = 5
 BUSY_S, IDLE_S = 0.06, 0.04
 TIMEOUT_S = 120.0
+# The loop ends with its parent, so that no real-time process is left behind.
 LOOP = f"""
 import os, sys, time
 os.sched_setaffinity(0, {{int(sys.argv[1])}})
@@ -66,13 +68,16 @@ def wait_for_file(process: subprocess.Popen[str], runs: Path, pattern: str) -> P
     while not (found := [path for path in runs.glob(pattern) if path.stat().st_size]):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            sys.exit(f"no {pattern}:\n{''.join(process.communicate())}")
+            sys.exit(
+                f"the run ended or timed out without {pattern}; its output:\n"
+                f"{''.join(process.communicate())}"
+            )
         time.sleep(0.05)
     return found[0]
 
 
 def format_violations(violations: list[dict[str, object]]) -> str:
-    """Kinds and places of violations, with when they were."""
+    """Format kind, place and time of violations."""
     return "; ".join(
         f"{each['kind']} {each['where']} from {each['first_s']} to {each['last_s']} s"
         for each in violations
@@ -80,7 +85,7 @@ def format_violations(violations: list[dict[str, object]]) -> str:
 
 
 def measure_run(scenario: Path, runs: Path) -> str:
-    """A run whose cores are occupied from its first step on; a table row."""
+    """Run with the cores occupied from the first step on, and return a table row."""
     process = start("run", runs, str(scenario), "--json", *STEPS)
     wait_for_file(process, runs, "*/*/workers/progress.jsonl")
     with occupy_cores():
@@ -96,12 +101,12 @@ def measure_run(scenario: Path, runs: Path) -> str:
 
 
 def measure_emulation(scenario: Path, runs: Path) -> str:
-    """An emulation whose cores are occupied while a program computes in a host; a table row."""
+    """Emulate while a program computes on occupied cores, and return a table row."""
     process = start("emulate", runs, str(scenario), "--json")
     assert process.stdout is not None
     up = json.loads(process.stdout.readline() or '{"hosts": []}')
     if not up["hosts"]:
-        sys.exit(f"not up:\n{''.join(process.communicate())}")
+        sys.exit(f"the emulation did not start; its output:\n{''.join(process.communicate())}")
     program = start("ssh", runs, up["hosts"][0]["name"], sys.executable, "-c", COMPUTE)
     with occupy_cores():
         began = time.monotonic()
@@ -120,7 +125,7 @@ def measure_emulation(scenario: Path, runs: Path) -> str:
 def main() -> None:
     """Print a table."""
     scenario = Path(sys.argv[1]) if len(sys.argv) > 1 else SCENARIO
-    print("| what | ends as | told after, s | violations |")
+    print("| what | ends as | reported after, s | violations |")
     print("|---|---|---|---|")
     for measure in (measure_run, measure_emulation):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,9 @@
-"""Where to keep the model: in the fog or in the cloud? Samples a second, by model and by how good
-the way to the cloud is.
+"""Training speed with the parameter server in the fog or in the cloud.
 
     python benchmarks/fog_versus_cloud.py [RUNS] [FIGURE.png]
 
-Runs what is left of the campaign `fog_versus_cloud.yaml` beside this file, prints its table, and
-draws it.
+It compares samples per second by model and by rate of the links to the cloud. It runs what is left
+of the campaign `fog_versus_cloud.yaml` beside this file, prints its table, and draws it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,12 @@ Speeds = dict[tuple[str, float, str], float]
 
 
 def speeds(table: Path) -> Speeds:
-    """Samples a second by model, Mbit/s to the cloud and place of the server; the last run of each
-    counts.
+    """Read samples per second from a campaign's table.
+
+    The last run of each combination counts.
+
+    Returns:
+        Samples per second by model, Mbit/s to the cloud, and place of the server.
     """
     with table.open(newline="") as file:
         return {
@@ -41,9 +44,9 @@ def speeds(table: Path) -> Speeds:
 
 
 def markdown(found: Speeds) -> str:
-    """One row for each model and rate."""
+    """Format one row for each model and rate."""
     lines = [
-        "| model | edge to cloud | server in the fog | in the cloud | fog / cloud |",
+        "| model | edge to cloud | server in the fog | server in the cloud | fog / cloud |",
         "|---|---|---|---|---|",
     ]
     for model, rate in sorted({key[:2] for key in found}):
@@ -56,8 +59,9 @@ def markdown(found: Speeds) -> str:
 
 
 def draw(found: Speeds) -> bytes:
-    """A panel for each model: samples a second over the rate to the cloud, a line for each
-    place.
+    """Draw one panel for each model.
+
+    It shows samples per second over the rate to the cloud, one line per place of the server.
     """
     with house_style():
         figure = new_figure(WIDE_IN, 2.9)
@@ -90,7 +94,7 @@ def draw(found: Speeds) -> bytes:
 
 
 def main() -> None:
-    """Run, tell, draw."""
+    """Run what is left, print the table and draw it."""
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs")
     table, _ = run_campaign(
         CAMPAIGN,

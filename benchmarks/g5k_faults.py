@@ -1,11 +1,10 @@
-"""What the user sees of each fault of Grid'5000, and how many jobs are left: on the stand-in, with
-EnOSlib's own provider.
+"""Messages for each fault of Grid'5000, and number of jobs left, on a stand-in.
 
     python benchmarks/g5k_faults.py [CASE ...]
 
-Every case is a process of its own in a sandbox: a stand-in Grid'5000 whose nodes are namespaces
-with real SSH servers, a fault, a reservation, and its release. `--json CASE` prints one case's row
-for machines.
+EnOSlib's own provider is used. Every case is a process of its own in a sandbox: a stand-in
+Grid'5000 whose nodes are namespaces with real SSH servers, a fault, a reservation, and its
+release. `--json CASE` prints one case's row as JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +59,19 @@ Details = Mapping[str, float | int | str]
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, or several, and what is reserved meanwhile."""
+    """Faults, and the reservation made under them.
+
+    Attributes:
+        faults: faults to inject, with their details.
+        scenario: text of `layers_services.yaml`.
+        options: options of the reservation.
+        patience_s: longest wait for a job to start, in seconds.
+        pace: time-outs and pauses of the API client.
+        password: password of the account.
+        interrupted: whether the user interrupts the wait.
+        reused: whether the jobs are used again, as by `--job`.
+        timing: delays of the stand-in's jobs.
+    """
 
     faults: Sequence[tuple[Fault, Details]] = ()
     scenario: str = ONE_SITE
@@ -77,13 +88,13 @@ CASES: Mapping[str, Case] = {
     "none, two sites": Case(scenario=TWO_SITES, options=G5kOptions(walltime="62:00:00")),
     "none, deployed, in a VLAN": Case(options=G5kOptions(env_name="debian12-nfs", kavlan=True)),
     "none, in a job that is there": Case(reused=True),
-    "wrong password": Case(password="wrong"),  # noqa: S106 - of the stand-in, and wrong
+    "wrong password": Case(password="wrong"),  # noqa: S106 - for the stand-in only
     "401 in between": Case([(Fault.UNAUTHORIZED, {"method": "POST"})]),
     "three 500s": Case([(Fault.SERVER_ERRORS, {})]),
     "three 500s to the submission": Case([(Fault.SERVER_ERRORS, {"method": "POST", "times": 3})]),
     "500 for ever": Case([(Fault.SERVER_ERRORS, {"times": 100_000})], pace=SMALL),
     "slow answers": Case([(Fault.SLOW_ANSWERS, {"times": 2, "delay_s": 3.0, "method": "GET"})]),
-    # The job of the second submission must not run before the first one is carried out.
+    # The job of the second submission must not run before the first submission is processed.
     "slow answer to the submission": Case(
         [(Fault.SLOW_ANSWERS, {"delay_s": 3.0, "method": "POST"})], timing=Timing(waiting_s=2.5)
     ),
@@ -109,11 +120,23 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case; `held` are the jobs while the nodes were there, `kept` those after a job
-    that was there was used.
+    """Result of a case.
 
-    `addresses` are the machines' own as Laggard knows them, `reached` what each says that it is,
-    `statuses` all of the API's answers.
+    Attributes:
+        case: name of the case.
+        seen: message that the user sees.
+        error: class of the exception; empty for none.
+        machines: SSH addresses of the reserved machines.
+        addresses: addresses of the machines on the experiment network, as Laggard knows them.
+        reached: answer of each machine to a command over SSH.
+        made: number of jobs submitted.
+        held: number of jobs while the nodes were reserved.
+        kept: number of jobs after a run that reused them.
+        left: number of jobs at the end.
+        told: jobs as last recorded in the run folder.
+        calls: number of API calls.
+        statuses: all HTTP statuses of the API's answers.
+        seconds: duration of the case.
     """
 
     case: str
@@ -133,7 +156,7 @@ class Row:
 
 
 def play(name: str, grid: StandIn, home: Path) -> Row:
-    """Reserve and release under a case's faults."""
+    """Reserve and release under the faults of a case."""
     from laggard.layers_services.g5k.reserve import reserve
 
     case = CASES[name]
@@ -194,7 +217,7 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
 def _use_again(
     plan: G5kPlan, hosts: Sequence[Host], jobs: Sequence[ReservedJob], grid: StandIn
 ) -> int:
-    """Use these jobs as a later run would, give them back, and count what is still held."""
+    """Use these jobs as a later run would, release them, and count the jobs still held."""
     from laggard.layers_services.g5k.reserve import reserve
 
     there = replace(plan, reused=tuple(JobReference(job.site, job.job_id) for job in jobs))
@@ -204,7 +227,7 @@ def _use_again(
 
 
 def _nothing_is_told(jobs: tuple[ReservedJob, ...]) -> None:
-    raise AssertionError(f"a job that was there is nobody's to release: {jobs}")
+    raise AssertionError(f"a reused job must not be recorded for release: {jobs}")
 
 
 def _whoami(ssh_arguments: Sequence[str]) -> str:
@@ -233,7 +256,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table, or one row as JSON."""
     if arguments[:1] == ["--json"]:
         return one(arguments[1])
-    print("| fault | what the user sees | seconds | calls | jobs made | jobs left |")
+    print("| fault | message to the user | seconds | calls | jobs made | jobs left |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name in arguments or CASES:
         with tempfile.TemporaryDirectory() as folder:

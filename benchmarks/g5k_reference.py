@@ -1,11 +1,10 @@
-"""Writes `layers_services/g5k/reference.json` from a checkout of the testbed's reference
-repository.
+"""Generator of `layers_services/g5k/reference.json` from the testbed's reference repository.
 
     git clone https://github.com/grid5000/reference-repository
     python benchmarks/g5k_reference.py reference-repository
 
-Only facts that a scenario is checked against are kept: names, counts, sizes and rates. A bare
-repository will do.
+It keeps only facts that scenarios are checked against: names, counts, sizes and rates. A bare
+repository is sufficient.
 """
 
 from __future__ import annotations
@@ -32,23 +31,24 @@ from laggard.layers_services.g5k.reference import (
 
 REPOSITORY = "https://github.com/grid5000/reference-repository"
 FOLDER = "data/grid5000/sites"
+# In the order of preference.
 METERS: Sequence[tuple[str, PowerMeter]] = (
     ("wattmetre_power_watt", "wattmetre"),
     ("pdu_outlet_power_watt", "pdu"),
     ("bmc_node_power_watt", "bmc"),
 )
-Json = dict[str, Any]  # the repository's own documents
+Json = dict[str, Any]  # documents of the repository have no schema here
 
 
 def git(checkout: Path, *arguments: str) -> bytes:
-    """What a git command prints."""
+    """Return the output of a git command."""
     return subprocess.run(
         ["git", "-C", str(checkout), *arguments], check=True, capture_output=True
     ).stdout
 
 
 def documents(checkout: Path) -> dict[str, Json]:
-    """Every cluster's and node's document, by path."""
+    """Read every cluster's and node's document, by path."""
     wanted = re.compile(rf"{FOLDER}/\w+/clusters/\w+/(\w+\.json|nodes/[\w-]+\.json)")
     found = {}
     with tarfile.open(fileobj=io.BytesIO(git(checkout, "archive", "HEAD", FOLDER))) as archive:
@@ -60,7 +60,7 @@ def documents(checkout: Path) -> dict[str, Json]:
 
 
 def cluster_of(site: str, described: Json, nodes: Mapping[int, Json]) -> Cluster:
-    """The facts of one cluster; where its nodes differ, the smallest counts."""
+    """Return the facts of one cluster; if its nodes differ, the smallest counts."""
     every = list(nodes.values())
     rates = [_rates(node) for node in every]
     return Cluster(
@@ -140,7 +140,7 @@ def _longest(nodes: Mapping[int, Json]) -> dict[str, float]:
 
 
 def reference_of(checkout: Path) -> Reference:
-    """All clusters of the checkout's newest commit."""
+    """Return all clusters of the checkout's newest commit."""
     found = documents(checkout)
     clusters = []
     for path in sorted(found):
@@ -160,7 +160,7 @@ def reference_of(checkout: Path) -> Reference:
 
 
 def text_of(reference: Reference) -> str:
-    """The file: one cluster a line, so that a change of the testbed shows as a change of lines."""
+    """Return the text of the file, one cluster per line, so that diffs show changed clusters."""
     head = reference.model_dump(exclude={"clusters"})
     lines = ",\n".join(json.dumps(c.model_dump(exclude_defaults=True)) for c in reference.clusters)
     opened = json.dumps(head, indent=1).removesuffix("\n}")
@@ -168,7 +168,7 @@ def text_of(reference: Reference) -> str:
 
 
 def main() -> None:
-    """Write the file and say what is in it."""
+    """Write the file and print a summary."""
     reference = reference_of(Path(sys.argv[1]))
     FILE.write_text(text_of(reference), encoding="utf-8")
     per_site = Counter(cluster.site for cluster in reference.clusters)
@@ -178,7 +178,7 @@ def main() -> None:
         " bytes"
     )
     print(
-        f"  of {reference.date} ({reference.commit[:12]}):"
+        f"  state of {reference.date} ({reference.commit[:12]}):"
         f" {', '.join(f'{s} {n}' for s, n in sorted(per_site.items()))}"
     )
 

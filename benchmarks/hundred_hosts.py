@@ -1,7 +1,9 @@
-"""A hundred hosts on one machine, edge-heavy, with ten fog sites: seconds to the first step,
-memory, processor time, fidelity.
+"""Cost and fidelity of a hundred hosts on one machine.
 
-python benchmarks/hundred_hosts.py [hosts]
+    python benchmarks/hundred_hosts.py [hosts]
+
+Most hosts are at the edge; there are ten fog sites. It prints seconds to the first step, memory,
+processor time and fidelity.
 """
 
 from __future__ import annotations
@@ -64,9 +66,7 @@ stop: {steps: 5}
 
 
 class Sampler(threading.Thread):
-    """Looks at the processes of a run: most memory by kind (proportional set size), processor time
-    by kind.
-    """
+    """Sampler of a run's processes: peak memory (proportional set size) and processor time."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,9 @@ class Sampler(threading.Thread):
             found: dict[str, list[float]] = defaultdict(list)
             with contextlib.suppress(psutil.Error, OSError):
                 for process in psutil.Process(self._pid).children(recursive=True):
+                    # A process may end while it is being read.
                     with contextlib.suppress(psutil.Error, OSError):
+                        # The processes `rank-0`, `rank-1` and so on are of one kind.
                         kind = process.name().rstrip("0123456789").rstrip("-")
                         size_mib = pss_mib(process.pid)
                         found[kind].append(size_mib)
@@ -96,13 +98,14 @@ class Sampler(threading.Thread):
 
 
 def pss_mib(pid: int) -> float:
-    """Proportional set size of a process."""
+    """Return the proportional set size of a process."""
+    # Each shared page counts in parts, so that the sizes of all processes add up.
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def write(folder: Path, hosts: int) -> Path:
-    """The scenario with so many hosts."""
+    """Write the scenario with so many hosts."""
     sites = "\n".join(f"      - {{name: site{i}, quantity: 1}}" for i in range(1, FOG_SITES + 1))
     services = SERVICES.format(cloud=CLOUD, sites=sites, edge=hosts - CLOUD - FOG_SITES)
     folder.mkdir()
@@ -112,7 +115,7 @@ def write(folder: Path, hosts: int) -> Path:
 
 
 def main() -> int:
-    """Run it once and print what there is to say."""
+    """Run once and print the results."""
     hosts = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     with tempfile.TemporaryDirectory() as name:
         scenario = write(Path(name) / "hundred", hosts)
@@ -149,11 +152,11 @@ def main() -> int:
         ]
         if of:
             print(
-                f"{kind}: {len(of)} checks, {sum(not c['ok'] for c in of)} missed, worst"
-                f" {100 * max(errors_of):.1f} %"
+                f"{kind}: {len(of)} checks, {sum(not c['ok'] for c in of)} out of tolerance,"
+                f" worst error {100 * max(errors_of):.1f} %"
             )
     print(
-        f"memory: {sampler.peak_total_mib:.0f} MiB in all (PSS), {sampler.workers} workers of at"
+        f"memory: {sampler.peak_total_mib:.0f} MiB in total (PSS), {sampler.workers} workers of at"
         f" most {sampler.peak_mib.get('rank', 0):.0f} MiB"
     )
     for kind, cpu_s in sorted(sampler.cpu_s.items(), key=lambda item: -item[1])[:6]:

@@ -1,6 +1,9 @@
-"""`kill -9` of random processes at random moments of a run: what is left a few seconds later.
+"""Remains of a run after `kill -9` of a random process at a random moment.
 
-python benchmarks/killing.py [moments]
+    python benchmarks/killing.py [moments]
+
+Processes, cgroups, mounts, network devices and namespaces are checked a few seconds after each
+kill.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ PATIENCE_S = 10.0
 
 
 def processes_of(run: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The run's process tree."""
+    """Return the run's process tree."""
     root = psutil.Process(run.pid)
     return [root, *root.children(recursive=True)]
 
 
 def machine_state() -> tuple[str, list[str], list[str]]:
-    """Mounts, network devices and named namespaces of this machine."""
+    """Return mounts, network devices and named namespaces of this machine."""
     names = Path("/run/netns")
     devices = sorted(entry.name for entry in Path("/sys/class/net").iterdir())
     return (
@@ -41,9 +44,10 @@ def machine_state() -> tuple[str, list[str], list[str]]:
 def left_behind(
     processes: list[psutil.Process], pid: int, before: tuple[str, list[str], list[str]]
 ) -> list[str]:
-    """What is still there, waiting for it to go for a few seconds."""
+    """Return what is left of a run, after up to `PATIENCE_S` seconds of waiting."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
+        # A zombie holds no resources: only its parent has not collected it yet.
         alive = [
             p.name() for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
         ]
@@ -56,7 +60,7 @@ def left_behind(
 
 
 def strike(seed: int, runs: Path) -> str:
-    """One run, one death; a table row."""
+    """Run once, kill one process, and return a table row."""
     chance = random.Random(seed)
     before = machine_state()
     command = [
@@ -81,7 +85,7 @@ def strike(seed: int, runs: Path) -> str:
     left = left_behind(processes, run.pid, before)
     gone_s = time.monotonic() - killed
     records = list_runs(runs)
-    status = records[-1][0].status if records else "no folder yet"
+    status = records[-1][0].status if records else "no run folder yet"
     return (
         f"| {seed} | {moment_s:.1f} | {name} | {status} | {', '.join(left) or 'nothing'} |"
         f" {gone_s:.1f} |"
@@ -89,9 +93,12 @@ def strike(seed: int, runs: Path) -> str:
 
 
 def main() -> None:
-    """Print a table, a row per death."""
+    """Print a table with one row per kill."""
     moments = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print("| seed | killed after, s | process | folder says | left behind | all gone after, s |")
+    print(
+        "| seed | killed after, s | process | status in run folder | left behind |"
+        " all gone after, s |"
+    )
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(moments):

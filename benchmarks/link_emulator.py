@@ -1,7 +1,8 @@
-"""How exact and how costly the userspace link emulator is: `python benchmarks/link_emulator.py`, as
-root; prints a table.
+"""Exactness and cost of the userspace link emulator.
 
-Runs in a sandbox, in about half a minute; figures of the last run are kept in link_emulator.md.
+    python benchmarks/link_emulator.py        (as root; half a minute)
+
+It runs in a sandbox and prints a table; `link_emulator.md` has the results of the last run.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from laggard.network_emulation.links.userspace import UserspaceBackend
 
 FLOOD_S = 3.0
 REPEATS = 5
+# Payload per Ethernet frame of a full-size TCP segment with timestamps (MTU 1500).
 HEADERS_LEAVE = 1448 / 1514
 _CAP_SYS_NICE, _PR_CAPBSET_DROP = 23, 24
 
 
 def make_hosts(count: int) -> tuple[Host, ...]:
+    """Create hosts of one layer, with addresses."""
     return tuple(
         Host(f"edge.s.1.{i + 1}", "edge", "s", 1, i + 1, f"10.77.0.{i + 1}") for i in range(count)
     )
 
 
 def between_all(hosts: Sequence[Host], constraint: Constraint) -> dict[Pair, Constraint]:
+    """Apply the same constraint to all ordered pairs of hosts."""
     return {(a.name, b.name): constraint for a, b in permutations(hosts, 2)}
 
 
@@ -54,11 +58,14 @@ class Bench:
         }
 
     def start(self, constraints: Mapping[Pair, Constraint]) -> UserspaceBackend:
+        """Start the emulator with these constraints."""
         return UserspaceBackend.start(LinkPlan(self.hosts, constraints), self.namespaces)
 
     def flood(self, constraint: Constraint, flows: int) -> tuple[float, float]:
-        """Goodput of disjoint flows together (Mbit/s), and the emulator's share of a core
-        meanwhile.
+        """Measure disjoint TCP flows, all at once.
+
+        Returns:
+            Goodput of all flows together in Mbit/s, and the emulator's part of a core meanwhile.
         """
         backend = self.start(between_all(self.hosts, constraint))
         pairs = [(self.hosts[2 * i].name, self.hosts[2 * i + 1].name) for i in range(flows)]
@@ -69,12 +76,12 @@ class Bench:
         return sum(rates), used
 
     def rtt_errors_ms(self, delay_ms: float, realtime: bool) -> list[float]:
-        """Errors of the median round trip of each of eight pairs, every core busy."""
+        """Return the errors of the median round trips of eight pairs, with all cores busy."""
         backend = self.start(between_all(self.hosts, Constraint(delay_ms)))
         if backend.realtime is not realtime:
             raise SystemExit(
-                f"the emulator's real-time priority is {backend.realtime}, and this row is about"
-                f" {realtime}"
+                f"cannot measure this row: the emulator's real-time priority is {backend.realtime},"
+                f" but the row needs {realtime} — run this benchmark as root"
             )
         pairs = [(a.name, b.name) for a, b in permutations(self.hosts, 2)][:8]
         probes = [
@@ -87,7 +94,10 @@ class Bench:
 
 
 def flood(pairs: Sequence[Pair], endpoints: Mapping[str, ProbeEndpoint]) -> list[float]:
-    """Goodput of a TCP flow per pair, all at once, after the first second of slow start."""
+    """Return the goodput of one TCP flow per pair, all at once, without the first second.
+
+    Slow start is over by then.
+    """
     pipes, children = [], []
     for src, dst in pairs:
         listener = listener_in(endpoints[dst], socket.SOCK_STREAM)
@@ -128,7 +138,7 @@ def _send(sender: socket.socket, address: tuple[str, int]) -> int:
         while True:
             sender.sendall(bytes(1 << 18))
     except (BrokenPipeError, ConnectionResetError):
-        return 0  # the receiver has seen enough
+        return 0  # the receiver has closed the connection after its measurement
 
 
 def _cpu_s(pid: int) -> float:
@@ -137,20 +147,24 @@ def _cpu_s(pid: int) -> float:
 
 
 def in_sandbox(hosts: int, body: Callable[[Bench], None]) -> None:
+    """Run a measurement with so many hosts in a sandbox."""
+
     def controller() -> int:
         body(Bench(hosts))
         sys.stdout.flush()
         return 0
 
     if sandbox.run_in_sandbox(controller):
-        raise SystemExit("a measurement failed")
+        raise SystemExit("a measurement in the sandbox failed; its error is above")
 
 
 def show(what: str, value: str) -> None:
+    """Print one row of the table."""
     print(f"| {what} | {value} |")
 
 
 def bring_up(bench: Bench) -> None:
+    """Measure the start of the emulator and its memory."""
     start_s = time.monotonic()
     backend = bench.start(between_all(bench.hosts, Constraint(5.0, rate_mbps=100.0)))
     took_s = time.monotonic() - start_s
@@ -169,6 +183,8 @@ def bring_up(bench: Bench) -> None:
 
 
 def accuracy(kind: str, realtime: bool) -> Callable[[Bench], None]:
+    """Return a measurement of round trips with all cores busy."""
+
     def body(bench: Bench) -> None:
         for delay_ms in (0.5, 5.0, 50.0):
             errors = [
@@ -176,7 +192,7 @@ def accuracy(kind: str, realtime: bool) -> Callable[[Bench], None]:
             ]
             worst = max(errors, key=abs)
             show(
-                f"error of a round trip of {2 * delay_ms:g} ms, every core busy, {kind}",
+                f"error of a round trip of {2 * delay_ms:g} ms, all cores busy, {kind}",
                 f"{statistics.median(errors):+.2f} ms (median of {len(errors)}), {worst:+.2f} ms"
                 " (worst)",
             )
@@ -185,35 +201,38 @@ def accuracy(kind: str, realtime: bool) -> Callable[[Bench], None]:
 
 
 def throughput(bench: Bench) -> None:
+    """Measure a single flow at several rates and unconstrained."""
     for rate in (10.0, 100.0, 1000.0):
         goodput, used = bench.flood(Constraint(5.0, rate_mbps=rate), flows=1)
         share = goodput / (rate * HEADERS_LEAVE)
         show(
             f"one flow at {rate:g} Mbit/s, 5 ms",
-            f"{share:.1%} of what headers leave, {used:.0%} of a core",
+            f"{share:.1%} of the rate that headers leave, {used:.0%} of a core",
         )
     goodput, used = bench.flood(Constraint(), flows=1)
     show("one flow, unconstrained", f"{goodput / 1e3:.1f} Gbit/s goodput, {used:.0%} of a core")
 
 
 def many(bench: Bench) -> None:
+    """Measure six flows at once between twelve hosts."""
     goodput, used = bench.flood(Constraint(5.0, rate_mbps=100.0), flows=6)
     share = goodput / (600.0 * HEADERS_LEAVE)
     show(
         "12 hosts, 132 pairs, 6 flows at 100 Mbit/s",
-        f"{share:.1%} of what headers leave, {used:.0%} of a core",
+        f"{share:.1%} of the rate that headers leave, {used:.0%} of a core",
     )
 
 
 def main() -> None:
-    print("| what | measured |\n|---|---|", flush=True)
+    """Print the table; for the last rows, restart without the right to real-time priority."""
+    print("| quantity | measured |\n|---|---|", flush=True)
     for count in (4, 12, 32):
         in_sandbox(count, bring_up)
     in_sandbox(4, throughput)
     in_sandbox(12, many)
     in_sandbox(4, accuracy("real-time priority", realtime=True))
     ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_SYS_NICE, 0, 0, 0)
-    # Capabilities shrink to the bounding set when a program is started, not before.
+    # Capabilities are reduced to the bounding set only when a program is executed.
     os.execve(  # noqa: S606 - itself
         sys.executable, [sys.executable, __file__], os.environ | {"LAGGARD_BENCH_ORDINARY": "1"}
     )

@@ -1,12 +1,12 @@
-"""Delay x rate x loss, under netem and under the userspace emulator: requested and measured, in one
-run on one kernel.
+"""Requested and measured links under netem and under the userspace emulator.
 
-    python benchmarks/link_table.py           # both in Debian's user-mode kernel, then ours here with both cores busy
-    python benchmarks/link_table.py --here    # ours alone
+    python benchmarks/link_table.py           # both in a user-mode kernel, then the emulator here
+    python benchmarks/link_table.py --here    # only the emulator here
 
-Round trips by small ICMP echoes (p50, p99), rates by TCP where nothing is lost and by UDP where
-something is, losses by paced datagrams. The goal: round trips within max(0.3 ms, 1 %) at p50 and 1
-ms at p99, rates within 2 % of what headers leave, losses within 10 % of themselves.
+All combinations of delay, rate and loss are measured in one run on one kernel: round trips by
+small ICMP echoes (p50, p99), rates by TCP (by UDP on links with loss), losses by paced datagrams.
+The goals: round trips within max(0.3 ms, 1 %) at p50 and within 1 ms at p99, rates within 2 % of
+the rate that headers leave, losses within 10 % of their value.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import cast
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# The user-mode kernel imports this file with a path of its own.
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "src"))
 
@@ -57,6 +58,7 @@ RATES_MBPS = (1.0, 10.0, 100.0, 1000.0)
 LOSSES_PERCENT = (0.0, 1.0, 5.0)
 FASTEST_IN_KERNEL_MBPS = 100.0
 AT_ONCE = 4
+# With headers of Ethernet, IPv4 and ICMP: 14, 20 and 8 bytes.
 ECHO_BYTES = SMALL_BYTES + 42
 ECHOES = 400
 LOSS_S = 8.0
@@ -64,9 +66,7 @@ LOSS_S = 8.0
 
 @dataclass(frozen=True)
 class Row:
-    """One combination: what was asked for, and what was measured (round trips of an echo as it is,
-    in ms).
-    """
+    """One combination: requested and measured values, with round trips of a whole echo in ms."""
 
     delay_ms: float
     rate_mbps: float
@@ -79,7 +79,7 @@ class Row:
     datagrams: int
 
     def misses(self) -> str:
-        """Which goals it misses."""
+        """Return the missed goals, separated by commas."""
         missed = []
         if (
             abs(self.p50_ms - self.rtt_ms) > max(0.3, 0.01 * self.rtt_ms)
@@ -94,7 +94,7 @@ class Row:
 
 
 class Table:
-    """Hosts in pairs, whose links become each combination in turn."""
+    """Hosts in pairs, whose links take each combination in turn."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Table:
         )
 
     def rows(self, fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
-        """Every combination up to a rate."""
+        """Measure every combination up to a rate."""
         wanted = [
             Constraint(delay_ms=delay, rate_mbps=rate, loss_percent=loss)
             for delay, rate, loss in itertools.product(DELAYS_MS, RATES_MBPS, LOSSES_PERCENT)
@@ -136,6 +136,7 @@ class Table:
         rows = []
         for pair, given in group.items():
             assert given.rate_mbps is not None
+            # An echo waits for its own transmission, too, on the way there and back.
             asked_ms = 2 * (given.delay_ms + ECHO_BYTES * 8e-3 / given.rate_mbps)
             cuts = statistics.quantiles(trips[pair], n=100, method="inclusive")
             lost, sent = losses.get(pair, (None, 0))
@@ -183,6 +184,7 @@ class Table:
         probes = []
         for pair, given in group.items():
             assert given.rate_mbps is not None
+            # At most half the link's rate, so that congestion adds no losses.
             pace = min(per_s, 0.5 * given.rate_mbps * 1.25e5 / DATAGRAM_WIRE_BYTES)
             if given.loss_percent:
                 probes.append(LossProbe(*pair, int(pace * LOSS_S), pace, given.delay_ms))
@@ -193,14 +195,14 @@ class Table:
 
 
 def make_hosts() -> tuple[Host, ...]:
-    """Enough for pairs that share nothing."""
+    """Create enough hosts for pairs that share no host."""
     return tuple(
         Host(f"edge.s.1.{i}", "edge", "s", 1, i, f"10.77.0.{i}") for i in range(1, 2 * AT_ONCE + 1)
     )
 
 
 def userspace(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
-    """Ours, inside a sandbox."""
+    """Measure the userspace emulator, inside a sandbox."""
     from laggard.network_emulation.links.userspace import UserspaceBackend
 
     hosts = make_hosts()
@@ -211,7 +213,7 @@ def userspace(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
 
 
 def netem(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
-    """Netem, inside a sandbox of a kernel that has it."""
+    """Measure netem, inside a sandbox of a kernel that has it."""
     from laggard.layers_services.local.provider import enoslib_roles
     from laggard.network_emulation.links.netem import NetemBackend
 
@@ -229,9 +231,10 @@ def netem(fastest_mbps: float, datagrams_per_s: float) -> list[Row]:
 def in_sandbox(
     body: Callable[[float, float], list[Row]], fastest_mbps: float, per_s: float
 ) -> list[dict[str, object]]:
-    """The rows that a function finds in a sandbox of its own."""
+    """Run a measurement in a sandbox of its own and return its rows."""
     from laggard.layers_services.local import sandbox
 
+    # /tmp may be read-only in the user-mode kernel.
     with tempfile.NamedTemporaryFile(
         dir=os.environ.get("HOME") if not os.access("/tmp", os.W_OK) else None  # noqa: S108
     ) as answer:
@@ -242,7 +245,7 @@ def in_sandbox(
             return 0
 
         if sandbox.run_in_sandbox(inside):
-            raise SystemExit("a measurement failed")
+            raise SystemExit("a measurement in the sandbox failed; its error is above")
         return cast("list[dict[str, object]]", json.loads(Path(answer.name).read_text()))
 
 
@@ -256,12 +259,12 @@ IN_KERNEL = """
 
 
 def show(title: str, found: Sequence[dict[str, object]]) -> None:
-    """Print one table, and how many goals it misses."""
+    """Print one table and the number of missed goals."""
     rows = [Row(**each) for each in found]  # type: ignore[arg-type]
     print(f"\n{title}\n")
     print(
-        "| delay, ms | rate, Mbit/s | loss, % | RTT asked for, ms | p50 | p99 | rate measured |"
-        " lost, % (of) | misses |"
+        "| delay, ms | rate, Mbit/s | loss, % | RTT requested, ms | p50 | p99 | rate measured |"
+        " lost, % (of) | missed goals |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -273,7 +276,8 @@ def show(title: str, found: Sequence[dict[str, object]]) -> None:
         print(f"| {' | '.join(cells)} |")
     for kind in ("rtt", "rate", "loss"):
         print(
-            f"{kind}: {sum(kind in row.misses() for row in rows)} of {len(rows)} miss the goal",
+            f"{kind}: {sum(kind in row.misses() for row in rows)} of {len(rows)} rows miss the"
+            " goal",
             flush=True,
         )
 
@@ -294,7 +298,7 @@ def main() -> None:
         show("Netem, user-mode kernel", found[0])
         show("Userspace emulator, user-mode kernel", found[1])
     show(
-        "Userspace emulator, this kernel, every core busy while round trips are measured",
+        "Userspace emulator, this kernel, all cores busy during round trips",
         in_sandbox(userspace, RATES_MBPS[-1], 5000.0),
     )
 

@@ -1,9 +1,9 @@
-"""Round trips and rates of both shipped scenarios under a real netem, in Debian's user-mode kernel.
+"""Round trips and rates of two shipped scenarios under netem, in Debian's user-mode kernel.
 
     python benchmarks/netem_fidelity.py [dilation ...]
 
-That kernel has one slow virtual processor for both ends of every flow and the shaper between them;
-dilation leaves it more time.
+That kernel has one slow virtual processor for both ends of every flow and the shaper between them.
+Dilation leaves it more time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ INSIDE = """
 
 
 class Check(TypedDict):
-    """What of a `FidelityCheck` is read here."""
+    """Fields of a `FidelityCheck` that this benchmark reads."""
 
     kind: str
     requested: float
@@ -77,7 +77,7 @@ class Series(TypedDict):
 
 
 def row(series: Series) -> str:
-    """One line of the table."""
+    """Format one row of the table."""
     trips = [
         abs(each["measured"] - each["requested"])
         for each in series["checks"]
@@ -112,7 +112,7 @@ def main() -> None:
         answer = kernel.boot(script, Path(folder), memory="2G", limit_s=900)
     print(
         "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | missed"
-        " | took, s |"
+        " | duration, s |"
     )
     print("|---|---|---|---|---|---|")
     for series in cast("list[Series]", answer):

@@ -1,13 +1,12 @@
-"""Round trips, rates and CPU shares together under Debian's own kernel with netem, on a machine
-that QEMU imitates.
+"""Round trips, rates and CPU shares together under Debian's own kernel, emulated by QEMU.
 
     apt-get install qemu-system-x86 busybox-static cpio kmod
     python benchmarks/netem_machine.py [dilation ...]
 
 The user-mode kernel of the tests has netem, but its processor clock counts in steps of 10 ms. This
-one has both netem and exact clocks, on two processors about ten times slower than this machine's,
-which dilation makes up for. The machine sees this one's files, writes only to its memory, and has
-no network. Debian's kernel is downloaded, not installed.
+machine has both netem and exact clocks, on two processors about ten times slower than the host's;
+dilation compensates for that. The machine reads the host's files, writes only to its memory, and
+has no network. Debian's kernel is downloaded, not installed.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ pathlib.Path("/proc/sysrq-trigger").write_text("o")
 
 
 def fetch_kernel(folder: Path) -> tuple[Path, Path]:
-    """Debian's kernel image, and the folder of its modules, with their dependencies listed."""
+    """Download Debian's kernel; return its image and module folder with listed dependencies."""
     shown = subprocess.run(
         ("apt-cache", "depends", "linux-image-amd64"), check=True, capture_output=True, text=True
     ).stdout
@@ -133,30 +132,33 @@ def fetch_kernel(folder: Path) -> tuple[Path, Path]:
 
 
 def in_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
-    """The files of modules and of what they need, each after what it needs."""
+    """Return the files of modules and their dependencies, each after its dependencies."""
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         path, _, rest = line.partition(":")
         needs[path] = rest.split()
     by_name = {Path(path).name.removesuffix(".ko").replace("-", "_"): path for path in needs}
+    # A line of modules.dep lists the dependency to load first at its end.
     files = [path for name in wanted for path in (*reversed(needs[by_name[name]]), by_name[name])]
     return [modules / path for path in dict.fromkeys(files)]
 
 
 def pack(folder: Path, modules: Sequence[Path], dilations: Sequence[str]) -> Path:
-    """The initial file system: busybox, modules, and what to do."""
+    """Create the initial file system: busybox, modules, and the script to run."""
     import base64
 
     root = folder / "initial"
     for name in ("bin", "proc", "sys", "dev", "host", "memory", "modules"):
         (root / name).mkdir(parents=True)
     shutil.copy("/bin/busybox", root / "bin")
+    # Numbered, because the init script loads them in the order of their names.
     for number, module in enumerate(modules):
         shutil.copy(module, root / "modules" / f"{number:02d}.ko")
     script = INSIDE.replace("REPOSITORY", repr(str(REPOSITORY)))
     script = script.replace("SCENARIOS", repr(SCENARIOS)).replace(
         "DILATIONS", repr(tuple(dilations))
     )
+    # Encoded, because the init script quotes it.
     coded = base64.b64encode(textwrap.dedent(script).encode()).decode()
     (root / "init").write_text(
         INIT.replace("PYTHON -c", f"{sys.executable} -c").replace("SCRIPT", coded)
@@ -175,7 +177,7 @@ def pack(folder: Path, modules: Sequence[Path], dilations: Sequence[str]) -> Pat
 
 
 def boot(kernel: Path, initial: Path) -> list[Series]:
-    """What the machine printed."""
+    """Boot the machine and return the results that it printed."""
     command = (
         "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "4G", "-no-reboot",
         "-display", "none", "-nodefaults", "-serial", "stdio", "-kernel", str(kernel), "-initrd", str(initial),
@@ -194,12 +196,12 @@ def boot(kernel: Path, initial: Path) -> list[Series]:
     printed = said.decode(errors="replace").replace("\r", "")
     found = re.findall("<<result>>(.*?)<</result>>", printed, re.DOTALL)
     if not found:
-        sys.exit(f"the machine gave no result:\n{printed[-6000:]}")
+        sys.exit(f"the machine printed no result; end of its console output:\n{printed[-6000:]}")
     return [json.loads(text.replace("\n", "")) for text in found]
 
 
 def row(series: Series) -> str:
-    """One line of the table."""
+    """Format one row of the table."""
     checks = series["checks"]
     trips = [abs(each["measured"] - each["requested"]) for each in checks if each["kind"] == "rtt"]
     rates = [

@@ -1,10 +1,10 @@
-"""What each strategy says that it sent against what the kernels of the receivers acknowledged, over
-the emulated links of the quickstart.
+"""Bytes that each strategy reports as sent, compared with bytes that kernels acknowledged.
 
-python benchmarks/payload.py [STRATEGY ...]
+    python benchmarks/payload.py [STRATEGY ...]
 
-Strategies of the transport say what they sent. Collectives of gloo do not; beside their bytes
-stands what an optimal all-reduce of their payload sends.
+It uses the emulated links of the quickstart. Strategies over the message transport report their
+bytes. Collectives of gloo do not; their acknowledged bytes are compared with what an optimal
+all-reduce of their payload sends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ STEPS = 20
 
 def main(names: list[str]) -> None:
     """Print a table."""
-    print("| strategy | said, MB | acknowledged, MB | acknowledged / said, worst process | all |")
+    print(
+        "| strategy | reported, MB | acknowledged, MB | acknowledged / reported, worst process |"
+        " all |"
+    )
     print("|---|---|---|---|---|")
     for name in names or STRATEGY_NAMES:
         with tempfile.TemporaryDirectory(prefix="laggard-payload-") as runs:
@@ -33,12 +36,12 @@ def main(names: list[str]) -> None:
 
 
 def row(name: str, runs: Path) -> str:
-    """One strategy's line."""
+    """Return the row of one strategy."""
     settings = {"strategy": name, "stop": {"steps": STEPS}, "evaluate_every": 10**9}
     ended = run_in_subprocess(
         SCENARIO, [f"workload.{key}={json.dumps(value)}" for key, value in settings.items()], runs
     )
-    # 3: the emulation slipped, which changes when things were sent, and not how much
+    # Status 3 is an unfaithful emulation, which changes the timing of messages, not their size.
     if ended.status not in (0, 3) or ended.result is None:
         return f"| `{name}` | exit status {ended.status} | | | |"
     folder = Path(str(ended.result["folder"]))
@@ -61,7 +64,7 @@ def row(name: str, runs: Path) -> str:
 
 
 def optimal_bytes(folder: Path) -> float:
-    """2 (n - 1) S for every collective of n ranks and S bytes."""
+    """Return the bytes of optimal collectives: 2 (n - 1) S for n ranks and S bytes."""
     spans = load_run(folder).spans
     comm = (spans.phase == Phase.COMM.code) & (spans.group >= 0)
     members: dict[tuple[int, int], list[int]] = {}

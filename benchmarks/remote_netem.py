@@ -1,11 +1,10 @@
-"""A whole run on remote machines whose kernel has netem: delay, jitter, loss and rate between SSH
-hosts, inside Debian's user-mode kernel.
+"""Whole run on SSH hosts whose kernel has netem: delay, jitter, loss and rate between them.
 
     python benchmarks/remote_netem.py
 
-The kernel boots on this machine's files; in it are two nodes with SSH servers of their own, and the
-controller. It has one slow virtual processor for all of them, so only what the links did is of
-interest, and how long a stage takes is not.
+It runs inside Debian's user-mode kernel, which boots on this machine's files. Two nodes with SSH
+servers of their own and the controller run in it. The kernel has one slow virtual processor for
+all of them, so only the behavior of the links matters, not the duration of a stage.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ INSIDE = """
 
 
 class Answer(TypedDict):
-    """What the script in the kernel found."""
+    """Results of the script in the kernel."""
 
     record: dict[str, object]
     checks: list[dict[str, object]]
@@ -108,7 +107,7 @@ class Answer(TypedDict):
 
 
 def main() -> int:
-    """Print what was asked for, what was measured, and how the run ended."""
+    """Print requested and measured values, and how the run ended."""
     sys.path.insert(0, str(REPOSITORY))
     from laggard.layers_services.environment.wheels import Platform, default_cache, wheel_set
     from tests.uml import kernel
@@ -134,10 +133,10 @@ def main() -> int:
 
 
 def told(answer: Answer) -> str:
-    """The answer as a table and a few lines."""
+    """Format the results as a table and a few lines."""
     record = answer["record"]
     lines = [
-        "| quantity | from | to | asked for | measured | tolerance |",
+        "| quantity | from | to | requested | measured | tolerance |",
         "|---|---|---|---|---|---|",
     ]
     for check in answer["checks"]:
@@ -159,7 +158,7 @@ def told(answer: Answer) -> str:
         "events:"
         f" {[(e['kind'], e['quantity'], e['value'], e['requested_s'], e['effective_s']) for e in answer['events']]}"
     )
-    lines.append(f"left on the nodes: {answer['left']}")
+    lines.append(f"queueing disciplines left on the nodes: {answer['left']}")
     return "\n".join(lines)
 
 

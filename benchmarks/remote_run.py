@@ -1,10 +1,10 @@
-"""A whole run on remote machines, stage by stage: on a stand-in Grid'5000 at two sites, and on
-machines of one's own.
+"""Whole runs on remote machines, stage by stage: a stand-in Grid'5000 and an inventory.
 
     python benchmarks/remote_run.py
 
-The machines are network namespaces with SSH servers of their own; both runs use the same three of
-them, prepared anew.
+The stand-in has two sites; the inventory lists machines of one's own. The machines are network
+namespaces with SSH servers. All runs use three such machines; the second run on the inventory
+finds them prepared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ sys.path.insert(0, str(REPOSITORY))
 
 
 def on_grid5000(folder: Path) -> dict[str, object]:
-    """A run on the stand-in, inside a sandbox: seconds by stage, API calls, jobs left."""
+    """Run on the stand-in, inside a sandbox.
+
+    Returns:
+        Seconds by stage, status, number of API calls, and jobs left.
+    """
     from laggard.remote.provision import RemoteOptions
     from laggard.remote.run import run_remote
     from laggard.remote.testbeds.g5k import G5kTestbed
@@ -45,7 +49,7 @@ def on_grid5000(folder: Path) -> dict[str, object]:
 
 
 def on_own_machines(folder: Path) -> dict[str, object]:
-    """Two runs on machines of an inventory, inside a sandbox: seconds by stage."""
+    """Run twice on machines of an inventory, inside a sandbox, and return seconds by stage."""
     from laggard.remote.provision import RemoteOptions
     from laggard.remote.run import run_remote
     from laggard.remote.testbeds.ssh import SshTestbed
@@ -70,16 +74,17 @@ def on_own_machines(folder: Path) -> dict[str, object]:
 
 
 def own_ssh(folder: Path) -> None:
-    """Keep what ssh writes out of the user's own folder."""
+    """Keep the files that ssh writes out of the user's own folder."""
     from laggard.core import linux
 
+    # ssh takes the home folder from the user database, not from HOME: hence the bind mount.
     folder.mkdir(parents=True, exist_ok=True)
     Path("/root/.ssh").mkdir(exist_ok=True)
     linux.mount(str(folder), "/root/.ssh", "", linux.MS_BIND)
 
 
 def table(found: Mapping[str, object]) -> str:
-    """Stages in order, a column per run."""
+    """Format the stages in order, one column per run."""
     runs = {
         name: stages
         for name in ("g5k", "ssh", "ssh, again")
@@ -105,7 +110,8 @@ def main() -> int:
 
     wheel_set(
         Platform((sys.version_info[0], sys.version_info[1]), os.uname().machine, (2, 36))
-    )  # the sandbox has no network
+    )  # download the wheels now, because the sandbox has no network
+    # HOME changes in the sandbox, but the wheels are in the present user's cache.
     os.environ["XDG_CACHE_HOME"] = str(default_cache().parents[1])
 
     found: dict[str, object] = {}

@@ -1,9 +1,9 @@
-"""Processor seconds that analyzing a run and writing its report take, imports included, each time
-in a new process; and the report's size.
+"""Processor time of the analysis of a run and of its report, and size of the report.
 
     python benchmarks/report.py [run folder]
 
-Without a folder, of a generated run of eight ranks and three hundred steps.
+Imports are included, and each repetition is a new process. Without a folder, the run is a
+generated one of eight ranks and three hundred steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ sys.stdout.write(f"{analyzed} {time.process_time() - analyzed}")
 
 
 def generated(folder: Path) -> Path:
-    """A run made by the trace generator."""
+    """Generate a run with the trace generator."""
     from laggard.analysis.evaluate.synthetic.run_generator import Injection, TraceSpec, generate_run
     from laggard.analysis.tables.write_run import write_run
 
@@ -49,8 +49,8 @@ def main() -> None:
         size_kb = (Path(scratch) / "report.html").stat().st_size / 1e3
     analyzed, written = (statistics.median(column) for column in zip(*pairs, strict=True))
     took = (
-        f"analyze {analyzed:.1f} s, write the report {written:.1f} s of processor time; medians of"
-        f" {TIMES}"
+        f"processor time: analysis {analyzed:.1f} s, report {written:.1f} s; medians of {TIMES}"
+        " repetitions"
     )
     print(f"{took}; report.html {size_kb:.0f} kB")
 

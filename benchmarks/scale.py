@@ -1,11 +1,9 @@
-"""What it takes to analyze a large run and to write its report: seconds, processor seconds, peak
-memory, the report's size.
+"""Cost of analyzing a large run: seconds, processor seconds, peak memory, report size.
 
     python benchmarks/scale.py [SPANS ...] [--ranks 64] [--keep FOLDER]
 
-Runs are made by the trace generator, a part of a million spans at a time, with a host that is slow
-all along and others that are for a while; each is analyzed by `laggard analyze` in a process of its
-own.
+The trace generator makes the runs, in parts of a million spans. One host is slow throughout,
+others are slow temporarily. `laggard analyze` analyzes each run in a process of its own.
 """
 
 from __future__ import annotations
@@ -37,15 +35,16 @@ _C = TypeVar("_C", bound=Columns)
 
 SPANS = (10**6, 10**7, 10**8)
 SPANS_OF_A_STEP = 8
-"""Of one rank."""
+"""Spans per step of one rank."""
 
 PART_STEPS = 2048
 SLOW_ALL_ALONG, SLOW_FOR_A_WHILE = 7, 11
 
 
 def part_of(steps: int, ranks: int, seed: int) -> RunData:
-    """Some steps: one rank is slow all along, and in every fourth part another one for a hundred
-    steps.
+    """Generate some steps of a run.
+
+    One rank is slow throughout. In every fourth part another rank is slow for a hundred steps.
     """
     tiers = (
         Tier("cloud", ranks // 4),
@@ -55,6 +54,7 @@ def part_of(steps: int, ranks: int, seed: int) -> RunData:
     injections = [Injection("compute", 1.5, 0, rank=SLOW_ALL_ALONG % ranks)]
     if seed % 4 == 1 and steps > 400:
         injections.append(Injection("compute", 2.5, 200, 300, rank=SLOW_FOR_A_WHILE % ranks))
+    # Only the first part of a run begins with warm-up steps.
     warm_up = TraceSpec().warm_up_steps if seed == 0 else 0
     spec = TraceSpec(
         tiers=tiers,
@@ -68,7 +68,7 @@ def part_of(steps: int, ranks: int, seed: int) -> RunData:
 
 
 def parts(spans: int, ranks: int) -> Iterator[RunData]:
-    """A run of so many spans, in order."""
+    """Yield the parts of a run of so many spans, in order."""
     steps, first, start_ns = spans // (ranks * SPANS_OF_A_STEP), 0, 0
     for seed in range(-(-steps // PART_STEPS)):
         part = part_of(min(PART_STEPS, steps - first), ranks, seed)
@@ -82,13 +82,13 @@ def parts(spans: int, ranks: int) -> Iterator[RunData]:
 
 
 def later(columns: _C, first: int, start_ns: int, times: tuple[str, ...]) -> _C:
-    """The same, so many steps and nanoseconds later."""
+    """Move a part by so many steps and nanoseconds."""
     moved = {name: getattr(columns, name) + start_ns for name in times}
     return replace(columns, step=columns.step + first, **moved)
 
 
 def write(spans: int, ranks: int, folder: Path) -> int:
-    """Write a run folder; the number of its spans."""
+    """Write a run folder and return its number of spans."""
     folder.mkdir(parents=True)
     written, last = 0, None
     with (
@@ -114,7 +114,8 @@ def write(spans: int, ranks: int, folder: Path) -> int:
 
 
 def analysed(folder: Path, out: Path) -> tuple[float, float, float]:
-    """Seconds, processor seconds and peak memory in GiB of `laggard analyze`."""
+    """Return seconds, processor seconds and peak memory in GiB of `laggard analyze`."""
+    # Spawned by hand, since only `wait4` tells the peak memory of a single child.
     words = [sys.executable, "-m", "laggard.cli.main", "analyze", str(folder)]
     began = time.monotonic()
     with (out / "said.txt").open("wb") as said:
@@ -131,14 +132,16 @@ def analysed(folder: Path, out: Path) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """A line per size."""
+    """Print one line per size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("spans", nargs="*", type=int, default=SPANS)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument(
-        "--keep", type=Path, help="where runs are made, and found again; else they are removed"
+        "--keep",
+        type=Path,
+        help="folder to keep and reuse the runs in; without it they are removed",
     )
     asked = parser.parse_args()
     print(

@@ -1,20 +1,24 @@
-"""Every strategy on every kind of heterogeneity, against DDP's all-reduce: seconds to the same
-accuracy.
+"""Time to the same accuracy of every strategy on every kind of heterogeneity, against DDP.
 
     python benchmarks/strategies.py [--columns NAME ...] [--strategies NAME ...] [--seeds 1 2 3]
-    [--out strategies.csv] [--limit SECONDS] python benchmarks/strategies.py --table strategies.csv
-    [--columns NAME ...] [--seeds 1 2 3] [--against adaptive] [--slipped] [--figure strategies.png]
+        [--out strategies.csv] [--limit SECONDS]
+    python benchmarks/strategies.py --table strategies.csv [--columns NAME ...] [--seeds 1 2 3]
+        [--against adaptive] [--slipped] [--figure strategies.png]
     python benchmarks/strategies.py --each pilot.csv [--columns NAME ...] [--seeds 1 2] [--slipped]
     python benchmarks/strategies.py --bytes strategies.csv [--columns NAME ...] [--seeds 1 2 3]
-    [--slipped] python benchmarks/strategies.py --bounds strategies.csv
+        [--slipped]
+    python benchmarks/strategies.py --bounds strategies.csv
 
-Columns and strategies are in `experiments/strategies`; a strategy that is not there is run as it
-is. Rows are appended as runs end: started again with the same file, it goes on where it was cut.
-With `--limit` DDP is not run, unless it is named, and runs are cut after so long. With `--table`
-nothing is run; the table is printed as Markdown; `--each` prints every seed by itself (`<`: cut,
-`~`: slipped); `--bytes` prints what was sent until the accuracy was there, as a part of DDP's;
-`--slipped` counts runs whose emulation slipped where there is none that did not; `--bounds` prints
-what is possible at all (`benchmarks/strategy_comparison/speed_bound.py`).
+Columns and strategies are listed in `experiments/strategies`; a strategy that is not listed there
+runs with its defaults. Each row is appended when its run ends, so a second start with the same
+file continues the comparison.
+
+- `--limit` cuts every run after so many seconds and does not run DDP unless it is named.
+- `--table` runs nothing and prints the table as Markdown.
+- `--each` prints every seed separately (`<`: cut, `~`: unfaithful emulation).
+- `--bytes` prints the bytes sent until the accuracy was reached, as a fraction of DDP's.
+- `--slipped` also counts runs with an unfaithful emulation if there is no faithful run.
+- `--bounds` prints the largest possible speed (`benchmarks/strategy_comparison/speed_bound.py`).
 """
 
 from __future__ import annotations
@@ -44,51 +48,53 @@ BASELINE = "allreduce"
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--columns", nargs="+", help="of columns.yaml; all when absent")
+    parser.add_argument("--columns", nargs="+", help="columns of columns.yaml; default: all")
     parser.add_argument(
-        "--strategies", nargs="+", help="of contenders.yaml, or a strategy's name; all when absent"
+        "--strategies", nargs="+", help="names of contenders.yaml or of strategies; default: all"
     )
     parser.add_argument(
-        "--seeds", nargs="+", type=int, help="1 2 3 when absent; of a table, all that it has"
+        "--seeds", nargs="+", type=int, help="default: 1 2 3; for a table, all seeds in it"
     )
     parser.add_argument("--out", type=Path, default=Path("strategies.csv"))
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for run folders")
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), help="where run folders are kept"
+        "--tries", type=int, default=3, help="attempts for a run that fails or is unfaithful"
     )
-    parser.add_argument("--tries", type=int, default=3, help="of a run that fails or slips")
     parser.add_argument(
         "--limit",
         type=float,
         metavar="SECONDS",
-        help=f"cut runs after so long, and run no {BASELINE} beside",
+        help=f"cut every run after this time, and do not run {BASELINE}",
     )
     parser.add_argument(
-        "--within", type=float, metavar="SECONDS", help="begin no run after so long"
+        "--within", type=float, metavar="SECONDS", help="begin no run after this time"
     )
     parser.add_argument(
         "--lock",
         type=Path,
-        help="hold this lock during each run, to take turns with who else measures",
+        help="lock file to hold during each run, so that measurements take turns",
     )
     parser.add_argument(
         "--table", type=Path, metavar="CSV", help="run nothing; print the table of these results"
     )
     parser.add_argument(
-        "--each", type=Path, metavar="CSV", help="run nothing; print every seed by itself"
+        "--each", type=Path, metavar="CSV", help="run nothing; print every seed separately"
     )
     parser.add_argument(
-        "--against", default=BASELINE, metavar="NAME", help="what the table compares with"
-    )
-    parser.add_argument("--figure", type=Path, metavar="PNG", help="and draw it")
-    parser.add_argument(
-        "--slipped", action="store_true", help="also runs that slipped, where there are no others"
+        "--against", default=BASELINE, metavar="NAME", help="strategy that the table compares with"
     )
     parser.add_argument(
-        "--bytes", type=Path, metavar="CSV", help="run nothing; print what was sent, against DDP's"
+        "--figure", type=Path, metavar="PNG", help="also draw the table to this file"
+    )
+    parser.add_argument(
+        "--slipped", action="store_true", help="use unfaithful runs where there is no faithful one"
+    )
+    parser.add_argument(
+        "--bytes", type=Path, metavar="CSV", help="run nothing; print bytes sent, relative to DDP"
     )
     parser.add_argument(
         "--bounds",
@@ -100,14 +106,14 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(asked: argparse.Namespace) -> tuple[list[trials.Column], list[Contender]]:
-    """The columns and strategies that were named, or all."""
+    """Return the named columns and strategies, or all."""
     columns = {column.name: column for column in trials.load_columns(HERE / "columns.yaml")}
     contenders = {
         contender.name: contender for contender in trials.load_contenders(HERE / "contenders.yaml")
     }
     unknown = sorted(set(asked.columns or ()) - set(columns))
     if unknown:
-        sys.exit(f"{unknown[0]}: no such column — use {', '.join(columns)}")
+        sys.exit(f"unknown column {unknown[0]} — use {', '.join(columns)}")
     names = asked.strategies or list(contenders)
     return (
         [columns[name] for name in asked.columns or columns],
@@ -117,7 +123,7 @@ def chosen(asked: argparse.Namespace) -> tuple[list[trials.Column], list[Contend
 
 @contextmanager
 def turn(lock: Path | None) -> Iterator[None]:
-    """Hold the lock, where there is one."""
+    """Hold the lock, if there is one."""
     if lock is None:
         yield
         return
@@ -127,7 +133,7 @@ def turn(lock: Path | None) -> Iterator[None]:
 
 
 def told(result: Result) -> str:
-    """One run as a line."""
+    """Format one run as a line."""
     parts = [result.column, result.strategy, f"seed {result.seed}", result.status]
     if result.makespan_s:
         parts += [
@@ -140,8 +146,9 @@ def told(result: Result) -> str:
 
 
 def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
-    """Run what is due, in order; a block whose baseline does not come to its accuracy is left
-    out.
+    """Run what is due, in order.
+
+    A block whose baseline has not reached the accuracy is skipped.
     """
     until_s = time.monotonic() + (asked.within or float("inf"))
     for trial in everything:
@@ -149,13 +156,14 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
             limit = asked.limit or trials.get_time_limit_s(trial, results, BASELINE)
             if limit is None:
                 print(
-                    f"{' '.join(map(str, trial.key))}: left out, since {BASELINE} is not done"
-                    " there",
+                    f"{' '.join(map(str, trial.key))}: skipped, because {BASELINE} has not reached"
+                    " the accuracy there",
                     flush=True,
                 )
                 break
             if time.monotonic() > until_s:
                 return
+            # One run at a time: others would change the times that are measured.
             with turn(asked.lock):
                 result = trials.run_trial(trial, limit, asked.runs)
             trials.append_result(asked.out, result)
@@ -163,8 +171,9 @@ def compare(asked: argparse.Namespace, everything: Sequence[Trial]) -> None:
 
 
 def usable(table: Path, asked: argparse.Namespace) -> list[Result]:
-    """The last faithful run of each trial that is asked for; or, if that is wanted, the last one
-    that slipped where there is none.
+    """Return the last faithful run of each requested trial.
+
+    With `--slipped`, the last unfaithful run replaces a missing faithful one.
     """
     results = [
         result
@@ -179,12 +188,14 @@ def usable(table: Path, asked: argparse.Namespace) -> list[Result]:
         if asked.slipped
         else {}
     )
+    # Keys of the right operand win: faithful runs replace unfaithful ones.
     return list((others | faithful).values())
 
 
 def print_bytes(results: Sequence[Result]) -> None:
-    """Print what strategies sent until the accuracy was there, as a part of what the baseline did:
-    geometric means over seeds.
+    """Print the bytes that strategies sent until they reached the accuracy.
+
+    They are fractions of the baseline's bytes, as geometric means over seeds.
     """
     sent = {
         result.key: result.bytes_sent
@@ -208,8 +219,9 @@ def print_bytes(results: Sequence[Result]) -> None:
 
 
 def report(results: Sequence[Result], figure: Path | None, against: str) -> None:
-    """Print the table of the results, and draw it; how fast any could be is known against the
-    baseline alone.
+    """Print the table of the results and draw it.
+
+    The bound is only known relative to the default baseline.
     """
     from strategy_comparison.heatmap import draw_comparison
     from strategy_comparison.speedups import format_markdown
@@ -226,7 +238,7 @@ def report(results: Sequence[Result], figure: Path | None, against: str) -> None
 def compare_results(
     results: Sequence[Result], against: str, shares: Mapping[str, float]
 ) -> Comparison:
-    """The table of these results."""
+    """Return the comparison of these results."""
     from strategy_comparison.speedups import RunTiming, compare_strategies
 
     order = [column.name for column in trials.load_columns(HERE / "columns.yaml")]
@@ -238,9 +250,7 @@ def compare_results(
 
 
 def print_each(results: Sequence[Result]) -> None:
-    """Print how many times as fast as the baseline each strategy was with each seed, and what part
-    of the bound they make.
-    """
+    """Print the speedup of each strategy for each seed, and the part of the bound it reaches."""
     shares, slipped = (
         mean_shares(),
         {result.key for result in results if result.status == "unfaithful"},
@@ -277,7 +287,7 @@ def print_each(results: Sequence[Result]) -> None:
 def of_each(
     columns: Sequence[str], of_seeds: Sequence[Mapping[str, float]], form: str
 ) -> list[str]:
-    """By column, the values of all seeds."""
+    """Format the values of all seeds, by column."""
     return [
         " · ".join(form.format(values[column]) if column in values else "–" for values in of_seeds)
         for column in columns
@@ -289,7 +299,7 @@ def told_each(
     which: tuple[str, str],
     slipped: Collection[tuple[str, str, int]],
 ) -> str:
-    """The ratios of a column and strategy, of all seeds."""
+    """Format the ratios of one column and strategy for all seeds."""
     from strategy_comparison.speedups import format_ratio
 
     cells = {seed: made.cells.get((which[1], which[0])) for seed, made in of_seed.items()}
@@ -300,7 +310,7 @@ def told_each(
 
 
 def part_of_bound(made: Comparison, strategy: str, column: str) -> str:
-    """What is said of it after the ratios; nothing where a run was cut."""
+    """Format the part of the bound that a strategy reaches; empty if a run was cut."""
     cell = made.cells.get((strategy, column))
     return (
         ""
@@ -310,7 +320,7 @@ def part_of_bound(made: Comparison, strategy: str, column: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print it as Markdown."""
+    """Print a table as Markdown."""
     print("| " + " | ".join(["", *columns]) + " |")
     print("|" + "---|" * (len(columns) + 1))
     for row in rows:
@@ -318,7 +328,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def mean_shares() -> dict[str, float]:
-    """By column, the share of a core that a worker has, on average."""
+    """Return the mean share of a core of a worker, by column."""
     from strategy_comparison.speed_bound import compute_mean, host_levels
 
     shares = {name: host_levels(scenario) for name, scenario in scenarios()}
@@ -326,7 +336,7 @@ def mean_shares() -> dict[str, float]:
 
 
 def scenarios() -> Iterator[tuple[str, Scenario]]:
-    """The columns, with what they set."""
+    """Yield the columns with their scenarios."""
     from laggard.scenario.load import load_scenario
 
     for column in trials.load_columns(HERE / "columns.yaml"):
@@ -335,7 +345,7 @@ def scenarios() -> Iterator[tuple[str, Scenario]]:
 
 
 def bounds(table: Path) -> None:
-    """Print what is possible on every column, and what DDP should and did take for a step."""
+    """Print the bound on every column, and predicted and measured durations of DDP's step."""
     from strategy_comparison.speed_bound import compute_bound
 
     from laggard.workloads.models import build_model
@@ -346,8 +356,8 @@ def bounds(table: Path) -> None:
         if r.strategy == BASELINE and r.status == "done" and r.steps
     ]
     print(
-        "| column | CPU of a step, ms | best step, s | DDP's, s | measured, s | bound | from"
-        " measured |"
+        "| column | CPU time of a step, ms | best step, s | DDP's, predicted, s | DDP's, measured,"
+        " s | bound | bound from measured |"
     )
     print("|---|---|---|---|---|---|---|")
     for name, scenario in scenarios():
@@ -355,6 +365,7 @@ def bounds(table: Path) -> None:
         if not known:
             continue
         cpu_s = statistics.median(result.step_cpu_s for result in known)
+        # The digits data set: gray images of 8 x 8 pixels in ten classes, 4 bytes per parameter.
         model = build_model(scenario.workload.model, (1, 8, 8), 10, 1)
         size_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
         found, batch = compute_bound(scenario, cpu_s, size_bytes), scenario.workload.batch_size
@@ -369,7 +380,7 @@ def bounds(table: Path) -> None:
 
 
 def main() -> None:
-    """Run, or tell."""
+    """Run trials, or print results."""
     asked = arguments()
     if asked.table is not None:
         report(usable(asked.table, asked), asked.figure, asked.against)

@@ -1,4 +1,4 @@
-"""The scenario that several benchmarks share: cloud, fog and edge, at any size."""
+"""Scenario that several benchmarks share: cloud, fog and edge, at any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HOSTS = (4, 12, 32)
-"""Sizes that are measured."""
+"""Measured numbers of hosts."""
 
 _LAYERS = """\
 environment:
@@ -29,11 +29,11 @@ networks:
 
 
 def write_scenario(folder: Path, hosts: int, further: Mapping[str, str]) -> Path:
-    """Make a scenario folder of so many hosts: a quarter cloud, a quarter fog, the rest edge.
+    """Write a scenario folder of so many hosts: a quarter cloud, a quarter fog, the rest edge.
 
     Args:
-        folder: is made.
-        hosts: how many.
+        folder: folder to create.
+        hosts: number of hosts.
         further: texts of the other files, by name without `.yaml`.
     """
     quarter = hosts // 4

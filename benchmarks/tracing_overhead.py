@@ -1,12 +1,12 @@
-"""What tracing costs a step: recorded and unrecorded blocks of steps take turns within one
-training.
+"""Overhead of tracing per training step.
 
     python benchmarks/tracing_overhead.py [--steps 6000] [--block 50] [--model mlp cnn]
 
-Two ranks train with DDP over loopback, a core each. In every other block of steps the recorder and
-its callback in the backward pass are left out, and nothing else; a step's time is rank 0's. Blocks
-are compared with the one before them: the overhead is the mean of the logarithms of their medians'
-ratios, with Student's 95 % interval. Goal: at most 1 %.
+Recorded and unrecorded blocks of steps alternate within one training. Two ranks train with DDP
+over loopback, with a core each. In every other block the recorder and its callback in the backward
+pass are skipped, and nothing else. A step's time is that of rank 0. Each recorded block is
+compared with the unrecorded one after it: the overhead is the mean of the logarithms of their
+medians' ratios, with Student's 95 % interval. Goal: at most 1 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WARM_UP_BLOCKS = 4
 
 
 def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> None:
-    """One rank; rank 0 leaves the median step of every block behind, in seconds."""
+    """Train as one rank; rank 0 saves the median step time of every block, in seconds."""
     import torch
     import torch.distributed as dist
 
@@ -43,7 +43,7 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
     from laggard.workloads.tracing.recorder import Recorder
 
     class Toggled(Recorder):
-        """A recorder that can be left out."""
+        """Recorder that can be switched off."""
 
         on = True
 
@@ -95,7 +95,7 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
 
 
 def measure(model: str, steps: int, block: int) -> tuple[float, float, float, float]:
-    """Overhead, the ends of its interval, and the median unrecorded step in seconds."""
+    """Return overhead, both ends of its interval, and the median unrecorded step in seconds."""
     from laggard.analysis.findings.compare_runs import estimate_mean
 
     blocks = max(steps // block, WARM_UP_BLOCKS + 4)
@@ -110,6 +110,7 @@ def measure(model: str, steps: int, block: int) -> tuple[float, float, float, fl
         for process in ranks:
             process.join()
         medians = np.load(f"{folder}/medians.npy")[WARM_UP_BLOCKS:]
+    # Even blocks are recorded, and an even number of blocks warms up.
     pairs = len(medians) // 2
     recorded, bare = medians[: 2 * pairs : 2], medians[1 : 2 * pairs : 2]
     found = estimate_mean(np.log(recorded / bare).tolist())
@@ -118,7 +119,7 @@ def measure(model: str, steps: int, block: int) -> tuple[float, float, float, fl
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -126,7 +127,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=50)
     parser.add_argument("--model", nargs="+", default=["mlp", "cnn", "wide_cnn"])
     asked = parser.parse_args()
-    print("| model | step, ms | tracing costs | 95 % interval |")
+    print("| model | step, ms | overhead of tracing | 95 % interval |")
     print("|---|---|---|---|", flush=True)
     for model in asked.model:
         overhead, low, high, bare_s = measure(model, asked.steps, asked.block)

@@ -1,5 +1,6 @@
-"""Strategy x column: how many times as fast as the baseline, and in the last row how many times
-that could be at most.
+"""Heatmap of strategies and columns: speed relative to the baseline.
+
+Its last row shows how much faster than the baseline any strategy could be at most.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 
 _COLORMAP = "PuOr"
 _FAINT = 0.55
-"""Log2 of a ratio beyond which the text on its colour is white, as a part of the largest."""
+"""Part of the largest absolute log2 ratio beyond which the text on a color is white."""
 
 _LEAST_TOP = 1.0
 
 
 def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
-    """Draws the table as a heatmap: purple is faster than the baseline, orange slower, white the
-    same.
+    """Draw the table as a heatmap.
+
+    Purple is faster than the baseline, orange slower, white the same.
 
     Args:
-        comparison: what is drawn; a cell without runs is left empty, one whose runs were cut says
-            `<`.
+        comparison: comparison to draw; cells without runs are empty, cells with cut runs say `<`.
         width_in: width of the figure, in inches.
 
     Returns:
@@ -38,6 +39,7 @@ def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
     """
     rows = (*comparison.strategies, "bound")
     logs = _compute_log_ratios(comparison)
+    # The bound's row does not set the scale: it may exceed all measured ratios by far.
     top = max(_LEAST_TOP, float(np.nanmax(np.abs(logs[:-1]), initial=0.0)))
     figure = new_figure(width_in, 1.1 + 0.3 * len(rows) + (0.5 if is_narrow(width_in) else 0.0))
     axes = figure.add_subplot()
@@ -66,12 +68,12 @@ def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    set_title(axes, f"How many times as fast as {comparison.baseline}", width_in)
+    set_title(axes, f"Speed relative to {comparison.baseline} (times as fast)", width_in)
     return figure
 
 
 def _compute_log_ratios(comparison: Comparison) -> FloatArray:
-    """Log2 of every ratio, shape [strategies + 1, columns]; NaN where there is none."""
+    """Return log2 of every ratio, shape [strategies + 1, columns]; NaN without a ratio."""
     rows = [
         [_get_ratio(comparison.cells.get((strategy, column))) for column in comparison.columns]
         for strategy in comparison.strategies

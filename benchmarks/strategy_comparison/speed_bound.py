@@ -1,30 +1,30 @@
-"""How fast any strategy could train on a continuum, and how fast DDP's all-reduce does: from
-shares, links, and the cost of a step.
+"""Bound on the training speed of any strategy on a continuum, and predicted speed of DDP.
 
-Nobody is faster than a scheme whose workers never wait and whose transfers are all hidden behind
-computing. If it takes the same samples, in gradients of as many samples each as DDP's (so a step's
-part that does not grow with its samples is paid as often), then its rate is
+Both follow from CPU shares, links, and the cost of a step. No strategy is faster than a scheme
+whose workers never wait and whose transfers are completely hidden behind computing. Assume that it
+takes the same samples, in gradients of as many samples each as DDP's, so that the fixed cost of a
+step is paid as often. Its rate is then
 
     R_best = n * sum_i E[s_i] / c
 
-with n samples and c CPU seconds at full speed in a worker's step, and s_i the share of host i, a
+with n samples and c CPU seconds at full speed in a worker's step. s_i is the share of host i, a
 stationary process: with an event of probability p = for / every that sets it to s', E[s] = (1 - p)
-s + p s'. How the work is dealt out does not matter, nor when.
+s + p s'. The distribution of the work over workers and time does not matter.
 
-DDP takes a step of W * n samples in max_i c / s_i, then the all-reduce. States last longer than
-steps, so its rate is the mean over time of what it is in each state:
+DDP takes a step of W * n samples in max_i c / s_i, followed by the all-reduce. States last longer
+than steps, so its rate is the mean over time of the rates in all states:
 
     R_ddp = E[ W n / (max_i c / s_i + A) ]
 
-Hosts are independent of one another and of the links, so that max_i has the product of their
-distributions; links of one entry change together. A is gloo's ring (Patarasuk and Yuan, J. Parallel
-Distrib. Comput. 2009): S bytes in W chunks, each sent on 2 (W - 1) times, a link busy with one
-chunk at a time. On equal links A = 2 (W - 1) (L + S / (W B)). That gradients are sent while later
-ones are still computed is left out, and so is what the network itself does beside serialising and
-delaying.
+Hosts are independent of each other and of the links, so the distribution of max_i is the product
+of theirs. Links of one entry change together. A is the duration of gloo's ring (Patarasuk and
+Yuan, J. Parallel Distrib. Comput. 2009): S bytes in W chunks, each sent 2 (W - 1) times, a link
+busy with one chunk at a time. On equal links A = 2 (W - 1) (L + S / (W B)). Two effects are
+neglected: the overlap of sending with the backward pass, and everything that the network does
+besides serialization and delay.
 
-So no strategy that takes the samples that DDP takes is more than R_best / R_ddp times as fast. One
-that needs fewer samples may be.
+So a strategy that takes the samples that DDP takes is at most R_best / R_ddp times as fast. A
+strategy that needs fewer samples may be faster.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from laggard.network_emulation.model import RandomHostEvent, RandomLinkEvent
 from laggard.scenario.load import Scenario
 
 _SEGMENT_BYTES = 1448
-"""Of a TCP segment in a full-size packet, its options left out."""
+"""Payload of a TCP segment in a full-size packet, without its options."""
 
+# Every subset of the entries is evaluated: 2 to the power of 12.
 MOST_LINK_ENTRIES = 12
 
 
 @dataclass(frozen=True)
 class TimeShare:
-    """A value, and the part of the time that it holds."""
+    """Value, and the fraction of the time in which it applies."""
 
     value: float
     part: float
@@ -58,26 +59,29 @@ TimeShares = tuple[TimeShare, ...]
 
 @dataclass(frozen=True)
 class RingLink:
-    """A link of the ring: one-way delay in ms, and the rate in Mbit/s of link-layer bytes; None is
-    as fast as the machine.
+    """Link of the ring.
+
+    Attributes:
+        delay_ms: one-way delay.
+        rate_mbps: rate of link-layer bytes; None means unlimited.
     """
 
     delay_ms: float = 0.0
     rate_mbps: float | None = None
 
     def busy_s(self, size_bytes: float) -> float:
-        """Seconds that sending so many bytes of payload takes it."""
+        """Return the seconds that sending so many bytes of payload occupies the link."""
         framed_bits = 8 * size_bytes * PACKET_BYTES / _SEGMENT_BYTES
         return 0.0 if self.rate_mbps is None else framed_bits / (self.rate_mbps * 1e6)
 
 
 @dataclass(frozen=True)
 class SpeedBound:
-    """Samples a second, at most, and of DDP.
+    """Largest possible rate and predicted rate of DDP.
 
     Attributes:
-        best_samples_per_s: nobody is faster.
-        allreduce_samples_per_s: what DDP should reach.
+        best_samples_per_s: rate that no strategy exceeds.
+        allreduce_samples_per_s: rate that DDP should reach.
     """
 
     best_samples_per_s: float
@@ -85,21 +89,21 @@ class SpeedBound:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as DDP a strategy can be that takes as many samples."""
+        """Largest possible speed relative to DDP of a strategy that takes as many samples."""
         return self.best_samples_per_s / self.allreduce_samples_per_s
 
 
 def compute_bound(scenario: Scenario, step_cpu_s: float, model_bytes: int) -> SpeedBound:
-    """The bound of a scenario and DDP's own rate there.
+    """Compute the bound of a scenario and DDP's rate there.
 
     Args:
-        scenario: whose dynamic entries are random ones.
+        scenario: scenario whose dynamic entries are all random.
         step_cpu_s: CPU seconds at full speed of a worker's step with its part of the batch.
-        model_bytes: of the gradients.
+        model_bytes: bytes of the gradients.
 
     Raises:
-        InputError: an entry happens at a time of its own or follows a trace, so that the process is
-            not stationary; links are shared; or several workers are on one host.
+        InputError: an entry has a fixed time or follows a trace, so the process is not stationary;
+            links are shared; or several workers are on one host.
     """
     _require_stationary(scenario)
     shares = host_levels(scenario)
@@ -113,14 +117,27 @@ def compute_bound(scenario: Scenario, step_cpu_s: float, model_bytes: int) -> Sp
 
 
 def best_samples_per_s(shares: Sequence[TimeShares], step_cpu_s: float, samples: float) -> float:
-    """R_best, of steps of so many samples that take a worker so many CPU seconds at full speed."""
+    """Return R_best.
+
+    Args:
+        shares: share of each host over time.
+        step_cpu_s: CPU seconds of a worker's step at full speed.
+        samples: samples of a worker's step.
+    """
     return samples * sum(map(compute_mean, shares)) / step_cpu_s
 
 
 def allreduce_samples_per_s(
     shares: Sequence[TimeShares], rings: TimeShares, step_cpu_s: float, batch_size: float
 ) -> float:
-    """R_ddp, of steps of `batch_size` samples; `rings` are seconds of the all-reduce."""
+    """Return R_ddp.
+
+    Args:
+        shares: share of each host over time.
+        rings: seconds of the all-reduce over time.
+        step_cpu_s: CPU seconds of a worker's step at full speed.
+        batch_size: samples of the whole batch.
+    """
     slowest = slowest_step(shares, step_cpu_s)
     return sum(
         compute.part * ring.part * batch_size / (compute.value + ring.value)
@@ -129,13 +146,15 @@ def allreduce_samples_per_s(
 
 
 def compute_mean(levels: TimeShares) -> float:
-    """Over time."""
+    """Return the mean value over time."""
     return sum(level.value * level.part for level in levels)
 
 
 def overlay_events(base: float, events: Sequence[TimeShare]) -> TimeShares:
-    """What a share is over time, where independent events each set it for their part of the time;
-    of several at once, the least.
+    """Return a share over time under independent events.
+
+    Each event sets the share for its fraction of the time; of several at once, the least value
+    applies.
     """
     parts: dict[float, float] = {}
     for chosen in product(*(((event, True), (event, False)) for event in events)):
@@ -149,8 +168,9 @@ def overlay_events(base: float, events: Sequence[TimeShare]) -> TimeShares:
 
 
 def slowest_step(shares: Sequence[TimeShares], step_cpu_s: float) -> TimeShares:
-    """How long the slowest of independent workers computes: P(max <= t) is the product of all
-    P(step <= t).
+    """Return the computing time of the slowest of independent workers over time.
+
+    P(max <= t) is the product of all P(step <= t).
     """
     moments = sorted({step_cpu_s / level.value for levels in shares for level in levels})
     below, found = 0.0, []
@@ -165,12 +185,12 @@ def slowest_step(shares: Sequence[TimeShares], step_cpu_s: float) -> TimeShares:
 
 
 def ring_allreduce_s(hops: Sequence[RingLink], size_bytes: float) -> float:
-    """A: from when all workers have their gradients until all have the sum.
+    """Return A: seconds from the last worker's gradients until all workers have the sum.
 
     Args:
-        hops: the link from each worker to the next, the last one's to the first; seconds are 0 for
-            fewer than two.
-        size_bytes: of the gradients.
+        hops: links from each worker to the next, and from the last to the first. The result is 0
+            for fewer than two.
+        size_bytes: bytes of the gradients.
     """
     workers = len(hops)
     if workers < 2:
@@ -178,13 +198,14 @@ def ring_allreduce_s(hops: Sequence[RingLink], size_bytes: float) -> float:
     busy_s = [hop.busy_s(size_bytes / workers) for hop in hops]
     arrived_s, free_s = [0.0] * workers, [0.0] * workers
     for _ in range(2 * (workers - 1)):
+        # A chunk leaves when it has arrived and the link is free of the one before.
         free_s = [max(arrived_s[i], free_s[i]) + busy_s[i] for i in range(workers)]
         arrived_s = [free_s[i - 1] + hops[i - 1].delay_ms / 1e3 for i in range(workers)]
     return max(arrived_s)
 
 
 def host_levels(scenario: Scenario) -> tuple[TimeShares, ...]:
-    """The share of every worker's host over time, in rank order."""
+    """Return the share of every worker's host over time, in rank order."""
     events: dict[str, list[TimeShare]] = {host.name: [] for host in scenario.hosts}
     for event in scenario.heterogeneity.events:
         if isinstance(event, RandomHostEvent) and event.cpu is not None:
@@ -198,7 +219,10 @@ def host_levels(scenario: Scenario) -> tuple[TimeShares, ...]:
 
 
 def ring_levels(scenario: Scenario, model_bytes: int) -> TimeShares:
-    """Seconds of the all-reduce over time, one for every combination of the entries under way."""
+    """Return the seconds of the all-reduce over time.
+
+    There is one value for every combination of active entries.
+    """
     entries = [
         event for event in scenario.heterogeneity.events if isinstance(event, RandomLinkEvent)
     ]
@@ -218,7 +242,7 @@ def ring_levels(scenario: Scenario, model_bytes: int) -> TimeShares:
 
 
 def _list_ring_links(scenario: Scenario, changed: Sequence[RandomLinkEvent]) -> Iterator[RingLink]:
-    """The ring's links in order; gloo's ranks send to the rank before."""
+    """Yield the ring's links in order; gloo's ranks send to the previous rank."""
     overlay = _map_changes(scenario, changed)
     names = [host.name for host in reversed(scenario.ranks)]
     for pair in zip(names, [*names[1:], names[0]], strict=True):
@@ -246,20 +270,21 @@ def _require_stationary(scenario: Scenario) -> None:
     links = [event for event in events if isinstance(event, RandomLinkEvent)]
     if any(not isinstance(event, RandomHostEvent | RandomLinkEvent) for event in events):
         raise InputError(
-            f"{scenario.name}: an event at a time of its own has no mean over time — use `random:`"
+            f"{scenario.name}: an event at a fixed time has no mean over time — use `random:`"
             " entries"
         )
     if any(event.profile is not None for event in links) or len(links) > MOST_LINK_ENTRIES:
         raise InputError(
-            f"{scenario.name}: at most {MOST_LINK_ENTRIES} random entries of links, without"
-            " profiles — write delay and rate"
+            f"{scenario.name}: the bound supports at most {MOST_LINK_ENTRIES} random entries of"
+            " links, without profiles — write delay and rate instead"
         )
     if scenario.links.shared or scenario.links.access:
         raise InputError(
-            f"{scenario.name}: links that several pairs share are not reckoned with — use rates of"
-            " pairs"
+            f"{scenario.name}: the bound does not support links that several pairs share — use"
+            " rates of pairs"
         )
     if len({host.name for host in scenario.ranks}) < len(scenario.ranks):
         raise InputError(
-            f"{scenario.name}: several workers share a host's processor — use per_host: 1"
+            f"{scenario.name}: the bound does not support several workers on one host — use"
+            " per_host: 1"
         )

@@ -1,9 +1,8 @@
-"""Strategies against a baseline: how many times as fast each was, with how much certainty, and how
-much of what is possible that is.
+"""Speed of strategies relative to a baseline, with confidence and with the part of the bound.
 
-Runs are paired: a strategy's and the baseline's on the same column with the same seed. What is
-averaged are the logarithms of the ratios of their times, so that twice as fast and half as fast
-cancel out; the interval is Student's for their mean.
+Runs are paired: a strategy's run and the baseline's run on the same column with the same seed. The
+logarithms of the ratios of their times are averaged, so that twice as fast and half as fast cancel
+out. The interval is Student's for their mean.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunTiming:
-    """One run.
+    """Timing of one run.
 
     Attributes:
-        column: the continuum.
-        strategy: what trained.
-        seed: of the run.
-        makespan_s: seconds to the accuracy, or until it was cut.
-        steps: in them.
-        is_cut: whether it was cut before it had the accuracy; then it would have taken longer.
+        column: name of the continuum.
+        strategy: name of the strategy.
+        seed: seed of the run.
+        makespan_s: seconds until the accuracy was reached, or until the run was cut.
+        steps: number of steps in that time.
+        is_cut: whether the run was cut before it reached the accuracy; it would have taken longer.
         step_cpu_s: CPU seconds of a worker's step at full speed.
     """
 
@@ -39,16 +38,15 @@ class RunTiming:
 
 @dataclass(frozen=True)
 class Cell:
-    """A strategy on a column.
+    """Result of a strategy on a column.
 
     Attributes:
-        ratio: how many times as fast as the baseline it was (geometric mean); at most so, where
-            runs were cut.
-        low: end of the 95 % interval; None where there are fewer than two pairs.
-        high: the other.
-        pairs: runs that have one of the baseline beside them.
-        cut: how many of them were cut.
-        of_bound: `ratio` as a part of the largest that is possible; None where that is not known.
+        ratio: speed relative to the baseline (geometric mean); an upper bound if runs were cut.
+        low: lower end of the 95 % interval; None for fewer than two pairs.
+        high: upper end of the 95 % interval; None for fewer than two pairs.
+        pairs: number of runs that are paired with one of the baseline.
+        cut: number of these runs that were cut.
+        of_bound: `ratio` as a part of the largest possible ratio; None if that is unknown.
     """
 
     ratio: float
@@ -61,16 +59,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table.
+    """Table of all strategies and columns.
 
     Attributes:
-        baseline: what all are compared with.
-        columns: in their order.
-        strategies: the baseline left out; the best on the whole first.
-        cells: by strategy and column, where there is anything.
-        bounds: by column, how many times as fast as the baseline a strategy can be that takes as
-            many samples.
-        baseline_s: by column, seconds that the baseline took (geometric mean).
+        baseline: strategy that the others are compared with.
+        columns: names of the columns, in order.
+        strategies: names of the strategies except the baseline; the best on average is first.
+        cells: results by strategy and column, where there are any.
+        bounds: by column, largest possible ratio of a strategy that takes as many samples as the
+            baseline.
+        baseline_s: by column, seconds of the baseline (geometric mean).
     """
 
     baseline: str
@@ -87,15 +85,15 @@ def compare_strategies(
     mean_shares: Mapping[str, float],
     order: Sequence[str] = (),
 ) -> Comparison:
-    """Make the table.
+    """Compare all strategies with the baseline.
 
     Args:
-        timings: all runs; of several of one strategy, column and seed the last counts.
-        baseline: the strategy that others are compared with.
-        mean_shares: by column, the share of a core that a worker has, on average over workers and
-            time: what none of them can compute faster than, and so the bound (see
+        timings: all runs; of several runs with equal strategy, column and seed the last counts.
+        baseline: strategy that the others are compared with.
+        mean_shares: by column, mean share of a core over workers and time. No strategy can compute
+            faster than these shares allow, which gives the bound (see
             `benchmarks/strategy_comparison/speed_bound.py`).
-        order: columns in the order to be shown; others follow by name.
+        order: columns in the order to show; the others follow by name.
     """
     known = {(timing.column, timing.strategy, timing.seed): timing for timing in timings}
     columns = _sort_columns({timing.column for timing in timings}, order)
@@ -134,7 +132,9 @@ def compare_strategies(
 
 
 def compute_ratio_interval(logarithms: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval for a mean, of e to the power of it; None for fewer than two
+    """Return the 95 % interval of a geometric mean from logarithms of ratios.
+
+    It is Student's interval for the mean of the logarithms, exponentiated; None for fewer than two
     values.
     """
     from scipy import stats
@@ -148,14 +148,15 @@ def compute_ratio_interval(logarithms: Sequence[float]) -> tuple[float, float] |
 
 
 def format_markdown(comparison: Comparison) -> str:
-    """The table as Markdown: the ratio, its interval, how much of the bound that is, and what was
-    cut.
+    """Format the table as Markdown.
+
+    A cell has the ratio, its interval, the part of the bound, and the number of cut runs.
     """
     return "\n".join(_iterate_markdown_lines(comparison))
 
 
 def format_ratio(cell: Cell) -> str:
-    """The ratio of a cell; `<` where runs were cut."""
+    """Format the ratio of a cell, with `<` if runs were cut."""
     return f"{'< ' if cell.cut else ''}{cell.ratio:.2f}"
 
 
@@ -204,9 +205,10 @@ def _build_cell(pairs: Sequence[tuple[RunTiming, RunTiming]], bound: float | Non
 
 
 def _compute_bound(base: RunTiming, mean_share: float) -> float:
-    """The baseline's seconds a step over the fewest; 0 where they are not known."""
+    """Return the baseline's seconds per step over the fewest possible; 0 if unknown."""
     if not (base.step_cpu_s and base.steps):
         return 0.0
+    # The fewest seconds per step are the CPU seconds divided by the mean share.
     return base.makespan_s / base.steps * mean_share / base.step_cpu_s
 
 

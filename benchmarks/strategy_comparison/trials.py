@@ -1,13 +1,12 @@
-"""A comparison: every strategy on every column (a continuum) with every seed, beside a baseline of
-the same column and seed.
+"""Trials of a comparison: every strategy on every column (a continuum) with every seed.
 
-Two files say what there is: `columns.yaml` and `contenders.yaml`, both in `experiments/strategies`.
-Results are appended to a table as soon as a run has ended, so that a comparison that was cut goes
-on where it stopped when it is started again.
+Each is compared with a baseline of the same column and seed. `columns.yaml` and `contenders.yaml`
+in `experiments/strategies` list the columns and strategies. Each result is appended to a table
+when its run ends, so that an interrupted comparison continues where it stopped.
 
-A block is one column with one seed: the baseline first, since a run that takes `CUT_FACTOR` times
-as long as it is stopped, then the others, shuffled. Blocks of one seed go through all columns
-before the next seed begins; so what the machine does meanwhile is shared by all.
+A block is one column with one seed. The baseline runs first, because other runs are stopped after
+`CUT_FACTOR` times its duration. The other strategies follow in random order. All columns of one
+seed run before the next seed begins, so that slow changes of the machine affect all columns alike.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ from laggard.workloads.strategies.registry import STRATEGY_NAMES
 log = logging.getLogger(__name__)
 
 CUT_FACTOR = 3.0
-"""A run is stopped once it has taken this many times as long as the baseline of its block."""
+"""A run is stopped after this many times the duration of its block's baseline."""
 
 BASELINE_LIMIT_S = 300.0
 _RUN_OVERHEAD_S = 240.0
-"""Real seconds that a run may take beside its training before it is killed; its evaluations are
-counted with the training."""
+"""Real seconds that a run may take beside its training before it is killed. Evaluations count as
+training.
+"""
 
 _FILE = TypeVar("_FILE", bound=BaseModel)
 
@@ -47,9 +47,7 @@ class _StrictModel(BaseModel):
 
 
 class Column(_StrictModel):
-    """A continuum: a scenario folder (relative to the file), and what of it is set, as by
-    `--set`.
-    """
+    """Continuum: a scenario folder (relative to the file), and values to set, as by `--set`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     scenario: Path
@@ -57,31 +55,31 @@ class Column(_StrictModel):
 
 
 class Contender(_StrictModel):
-    """A strategy with its parameters; its name alone is the strategy of that name as it is."""
+    """Strategy with its parameters; a name alone is the strategy of that name with its defaults."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     strategy: str | dict[str, JsonValue] | None = None
     settings: dict[str, JsonValue] = Field(
-        alias="set", default_factory=dict, description="what is set beside it"
+        alias="set", default_factory=dict, description="further values to set"
     )
     columns: dict[str, dict[str, JsonValue]] = Field(
-        default_factory=dict, description="and on single columns"
+        default_factory=dict, description="values to set on single columns"
     )
 
     def overrides(self, column: str) -> Mapping[str, JsonValue]:
-        """What is set on a column."""
+        """Return the values to set on a column."""
         strategy = self.name if self.strategy is None else self.strategy
         return {"workload.strategy": strategy, **self.settings, **self.columns.get(column, {})}
 
 
 class Columns(_StrictModel):
-    """`columns.yaml`."""
+    """Content of `columns.yaml`."""
 
     columns: tuple[Column, ...] = Field(min_length=1)
 
 
 class Contenders(_StrictModel):
-    """`contenders.yaml`."""
+    """Content of `contenders.yaml`."""
 
     contenders: tuple[Contender, ...]
 
@@ -96,18 +94,18 @@ class Trial:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What it is known by in a table."""
+        """Key of the trial in a table: column, strategy and seed."""
         return self.column.name, self.contender.name, self.seed
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run gave: a row of the table.
+    """Result of one run: a row of the table.
 
     Attributes:
-        stopped_by: `accuracy`, or what cut the run.
-        limit_s: virtual seconds after which it was to be cut.
-        slips: what the guard saw slip.
+        stopped_by: `accuracy`, or the reason for the cut.
+        limit_s: virtual seconds after which the run is cut.
+        slips: number of fidelity violations.
         step_cpu_s: CPU time of a worker's step at full speed, in seconds.
     """
 
@@ -130,17 +128,17 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Of its trial."""
+        """Key of its trial."""
         return self.column, self.strategy, self.seed
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended before it had the accuracy."""
+        """True if the run ended before it reached the accuracy."""
         return self.stopped_by != "accuracy"
 
     @classmethod
     def from_row(cls, row: Mapping[str, str]) -> Self:
-        """A row of the table."""
+        """Parse a row of the table."""
         return cls(**{field.name: _READ[str(field.type)](row[field.name]) for field in fields(cls)})  # type: ignore[arg-type]
 
 
@@ -149,10 +147,10 @@ COLUMNS = tuple(field.name for field in fields(Result))
 
 
 def load_columns(path: Path) -> tuple[Column, ...]:
-    """Read `columns.yaml`; scenario folders become absolute.
+    """Read `columns.yaml` and make its scenario folders absolute.
 
     Raises:
-        InputError: the file is missing, or not such a file.
+        InputError: the file cannot be read or is invalid.
     """
     columns = _load_file(path, Columns).columns
     _require_unique([column.name for column in columns], path)
@@ -163,10 +161,10 @@ def load_columns(path: Path) -> tuple[Column, ...]:
 
 
 def load_contenders(path: Path) -> tuple[Contender, ...]:
-    """Read `contenders.yaml`; strategies that it does not name follow, each as it is.
+    """Read `contenders.yaml`; all strategies that it does not name follow with their defaults.
 
     Raises:
-        InputError: the file is missing, or not such a file.
+        InputError: the file cannot be read or is invalid.
     """
     listed = _load_file(path, Contenders).contenders
     named = [contender.name for contender in listed]
@@ -177,10 +175,9 @@ def load_contenders(path: Path) -> tuple[Contender, ...]:
 def list_trials(
     columns: Sequence[Column], contenders: Sequence[Contender], seeds: Sequence[int], baseline: str
 ) -> Iterator[Trial]:
-    """All runs in their order: by seed, then by column, there the baseline and then the others,
-    shuffled.
+    """Yield all trials in order: by seed, then by column, with the baseline before the others.
 
-    The order within a block depends on its seed, its column and the names in it alone.
+    The others are shuffled. Their order depends only on the seed, the column and the names.
     """
     first = next(
         (contender for contender in contenders if contender.name == baseline),
@@ -192,6 +189,7 @@ def list_trials(
     for seed in seeds:
         for column in columns:
             shuffled = list(others)
+            # A seed of text gives the same order in every process.
             random.Random(f"{seed} {column.name}").shuffle(shuffled)
             for contender in (first, *shuffled):
                 yield Trial(column, contender, seed)
@@ -200,14 +198,15 @@ def list_trials(
 def build_overrides(
     trial: Trial, heterogeneity: Heterogeneity, accuracy: float, limit_s: float
 ) -> tuple[str, ...]:
-    """The `--set` arguments of a run: its column's, its strategy's, its seed everywhere, and when
-    it stops.
+    """Return the `--set` arguments of a run.
+
+    They set the column, the strategy, the seed of every random part, and the stopping rule.
 
     Args:
-        trial: what is run.
-        heterogeneity: of its scenario, whose random events take the seed.
-        accuracy: at which it has done what it should.
-        limit_s: virtual seconds after which it is cut.
+        trial: trial to run.
+        heterogeneity: heterogeneity of its scenario, whose random events get the seed.
+        accuracy: accuracy at which the run stops.
+        limit_s: virtual seconds after which the run is cut.
     """
     seeds = {
         f"heterogeneity.dynamic.{i}.random.seed": trial.seed
@@ -222,13 +221,14 @@ def build_overrides(
         "workload.seed": trial.seed,
         "workload.stop": stop,
     }
-    # A key below one that is set as a whole comes after it, or it would be lost.
+    # Sorted, so that a nested key comes after a key that replaces the whole mapping.
     return tuple(f"{key}={json.dumps(value)}" for key, value in sorted(values.items()))
 
 
 def get_time_limit_s(trial: Trial, results: Sequence[Result], baseline: str) -> float | None:
-    """Virtual seconds after which a run is cut; None while the baseline of its block has not
-    reached the accuracy.
+    """Return the virtual seconds after which a run is cut.
+
+    Returns None while the baseline of the block has not reached the accuracy.
     """
     if trial.contender.name == baseline:
         return BASELINE_LIMIT_S
@@ -242,23 +242,26 @@ def get_time_limit_s(trial: Trial, results: Sequence[Result], baseline: str) -> 
 
 
 def is_due(trial: Trial, results: Sequence[Result], tries: int) -> bool:
-    """Whether a run is still to be made: it has not been done, nor failed or slipped too often."""
+    """Return whether a run is still missing and has not used up its tries."""
     known = [result.status for result in results if result.key == trial.key]
     return "done" not in known and len(known) < tries
 
 
 def read_results(table: Path) -> tuple[Result, ...]:
-    """All rows of a table; none where there is no file yet."""
+    """Read all rows of a table; none if there is no file yet."""
     if not table.exists():
         return ()
     with table.open(newline="") as file:
         return tuple(
-            Result.from_row(row) for row in csv.DictReader(file) if None not in row.values()
+            # A row with None was cut off when the comparison was killed.
+            Result.from_row(row)
+            for row in csv.DictReader(file)
+            if None not in row.values()
         )
 
 
 def append_result(table: Path, result: Result) -> None:
-    """Add a row, and the heading where the table is new."""
+    """Append a row, and the heading if the table is new."""
     fresh = not table.exists()
     with table.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -268,15 +271,15 @@ def append_result(table: Path, result: Result) -> None:
 
 
 def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
-    """Run it, in a process of its own.
+    """Run a trial in a process of its own.
 
     Args:
-        trial: what is run.
-        limit: virtual seconds after which it is cut.
-        runs: the folder of run folders.
+        trial: trial to run.
+        limit: virtual seconds after which the run is cut.
+        runs: folder of run folders.
 
     Raises:
-        InputError: the column's scenario, with what it sets, is not one.
+        InputError: the column's scenario is invalid with the values that it sets.
     """
     from laggard.scenario.load import load_scenario
 
@@ -286,7 +289,8 @@ def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
     accuracy = plain.workload.stop.accuracy
     if accuracy is None:
         raise InputError(
-            f"{trial.column.name}: its runs end at an accuracy — give `stop: {{accuracy: ...}}`"
+            f"column {trial.column.name} has no target accuracy, which its runs need to stop — add"
+            " `stop: {accuracy: ...}`"
         )
     settings = build_overrides(trial, plain.heterogeneity, accuracy, limit)
     ended = run_in_subprocess(
@@ -297,13 +301,15 @@ def run_trial(trial: Trial, limit: float, runs: Path) -> Result:
         capture_errors=True,
     )
     if ended.result is None:
-        log.warning("%s: no result: %s", " ".join(map(str, trial.key)), ended.errors[-2000:])
+        log.warning(
+            "%s: the run gave no result: %s", " ".join(map(str, trial.key)), ended.errors[-2000:]
+        )
         return Result(*trial.key, status="failed", limit_s=limit, error=_shorten_text(ended.errors))
     return build_result(trial, limit, ended.result)
 
 
 def build_result(trial: Trial, limit: float, answer: Mapping[str, object]) -> Result:
-    """The row of a run that has answered, as `laggard run --json` does."""
+    """Build the row of a run from the answer of `laggard run --json`."""
     folder = Path(str(answer.get("folder")))
     outcome = answer.get("outcome")
     known: dict[str, object] = dict(outcome) if isinstance(outcome, dict) else {}
@@ -326,7 +332,7 @@ def _count_violations(folder: Path) -> int:
 
 
 def _step_cpu_s(folder: Path) -> float:
-    """What a step of the workers takes at full speed, in CPU seconds, on average."""
+    """Return the mean CPU seconds of a worker's step at full speed."""
     path = folder / "counters.json"
     work = json.loads(path.read_text()).get("work", []) if path.exists() else []
     steps = sum(rank["steps"] for rank in work)
@@ -341,11 +347,15 @@ def _load_file(path: Path, kind: type[_FILE]) -> _FILE:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror} — give the file") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror} — create the file or make it readable"
+        ) from error
     return validate_model(parse_yaml(data, str(path)), kind)
 
 
 def _require_unique(names: Sequence[str], path: Path) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"{path}: {twice[0]} is there twice — give each a name of its own")
+        raise InputError(
+            f"{path}: the name {twice[0]} is used twice — give each entry its own name"
+        )

@@ -33,9 +33,9 @@ def test_decisions_are_recorded_told_and_shown(
     decisions = json.loads((folder / "decisions.json").read_text())
     first = decisions[0]
     assert first["description"].startswith(
-        "average models two by two, nobody waiting, and time an average of all every "
+        "average models in pairs without waiting, and time an average of all every "
     )
-    assert "models of two are on their way to each other" in first["description"], (
+    assert "the slowest round trip of a pairwise exchange takes" in first["description"], (
         "told before an average of all is made"
     )
     assert (

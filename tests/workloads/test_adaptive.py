@@ -80,7 +80,7 @@ def test_where_learning_alike_is_the_objective_all_wait() -> None:
     least = np.sqrt(4.0 * 0.99 / (4.0 * 0.01))
     assert choice.policy.waits
     assert least / 2 <= choice.policy.steps <= least * 2
-    assert "all waiting for all" in choice.reason
+    assert "every worker waiting" in choice.reason
 
 
 @given(costs_known, terms_known, st.sampled_from(["makespan", "cost", "fairness"]))
@@ -114,7 +114,7 @@ def test_a_slow_minority_does_not_make_averages_rare() -> None:
         >= choose_policy(unequal, RULES, AveragingPolicy(1)).policy.steps
     )
     assert (
-        "the slowest worker's takes 10 times"
+        "the slowest worker takes 10 times"
         in choose_policy(unequal, RULES, AveragingPolicy(1)).reason
     )
 
@@ -142,7 +142,7 @@ def test_long_averages_make_it_go_two_by_two_until_they_are_short() -> None:
             policy == AveragingPolicy(rules.max_period, AveragingMode.PAIRWISE)
         )
     assert seen == [False, True, True, True, False, False, True]
-    assert choice.reason.startswith("average models two by two")
+    assert choice.reason.startswith("average models in pairs")
     assert "3.1 times a step" in choice.reason
 
 
@@ -160,7 +160,7 @@ def test_two_by_two_averages_of_all_take_a_tenth_of_the_time_at_most() -> None:
 
 
 FIRST = AveragingPolicy(1, AveragingMode.PAIRWISE)
-NO_LESS = "times a step, and those of an average of all no less"
+NO_LESS = "times a step, and an average of all models takes no less"
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_dear_bytes_make_averages_rarer() -> None:
     assert choose_policy(costs, cheap, AveragingPolicy(1)).policy == AveragingPolicy(1)
     expected = choose_policy(costs, dear, AveragingPolicy(1))
     assert expected.policy.steps >= 64
-    assert "its bytes cost 1e+02 times the hosts' rent" in expected.reason
+    assert "bytes between tiers cost 1e+02 times the hosts' rent" in expected.reason
 
 
 @pytest.mark.parametrize("tiers", [TIERS, ("a", "b"), ("a",) * 4, ("a", "b", "a", "b")])
@@ -340,7 +340,7 @@ def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> N
     steps = training.table("steps")
     told = [str(line["description"]) for line in read_lines(training.output_dir.decisions)]
     assert told[0].startswith(
-        "average models two by two, nobody waiting, and time an average of all every "
+        "average models in pairs without waiting, and time an average of all every "
     )
     assert all(each.startswith("average ") for each in told)
     assert all(first != second for first, second in itertools.pairwise(told))

@@ -83,14 +83,14 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ),
         (
             {"strategy": {"name": "diloco", "compress": "powersgd"}},
-            "powersgd compresses layers' matrices — use topk or fp16",
+            "powersgd needs the matrices of the layers — use topk or fp16",
         ),
-        ({"strategy": {"name": "hop", "staleness": 8}}, "make max_iteration_gap 9 or more"),
+        ({"strategy": {"name": "hop", "staleness": 8}}, "set max_iteration_gap to 9 or more"),
         (
             {"strategy": {"name": "hop", "staleness": 0, "skip": 2}},
             "raise staleness, or backups and max_iteration_gap",
         ),
-        ({"strategy": {"name": "hop", "backups": 2}}, "make it 1 or less"),
+        ({"strategy": {"name": "hop", "backups": 2}}, "set backups to 1 or less"),
         ({"strategy": {"name": "fast_links", "mixing": 0}}, "greater than 0"),
         ({"strategy": {"name": "fast_links", "explore": 1.5}}, "less than or equal to 1"),
         ({"optimizer": {"name": "adam", "momentum": 0.9}}, "adam has no momentum"),
@@ -153,8 +153,8 @@ def test_a_refusal_points_at_the_place() -> None:
             "{name: asynchronous, balanced_batches: true}",
             (3, 50),
             (
-                "balanced_batches: true: with asynchronous all workers' shares of a batch are even"
-                " — remove it, or use allreduce,"
+                "balanced_batches: true: asynchronous cannot balance batches: each worker takes"
+                " an equal share — remove balanced_batches, or use allreduce,"
             ),
         ),
         ("topkk", (3, 11), "did you mean `topk`?"),
@@ -177,13 +177,13 @@ def test_a_refusal_points_at_the_place() -> None:
         (
             "{name: local_sgd, compress: powersgd}",
             (3, 39),
-            'strategy.compress: "powersgd": with local_sgd ranks send',
+            'strategy.compress: "powersgd": local_sgd sends the model as one vector',
         ),
         ("{name: gossip, compress: topk}", (3, 26), "compress: unknown key"),
         (
             "{name: hop, staleness: 3, max_iteration_gap: 3}",
             (3, 56),
-            "make max_iteration_gap 4 or more",
+            "set max_iteration_gap to 4 or more",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """Registry of the strategies; imports nothing heavy.
 
-A strategy is one module, which holds its parameters, its documentation and its worker, and one
+A strategy is one module with its parameters, its documentation entry and its worker, plus one
 entry of `STRATEGIES`.
 """
 
@@ -55,24 +55,24 @@ STRATEGY_NAMES: tuple[str, ...] = tuple(
     get_args(each.model_fields["name"].annotation)[0] for each in STRATEGIES
 )
 SHORTHANDS = ("balanced_batches",)
-"""Names that stand for the all-reduce with what they say."""
+"""Names that stand for `allreduce` with the option of the same name switched on."""
 
 if TYPE_CHECKING:
     StrategyParameters = Parameters
 else:
-    # Of a tuple.
+    # mypy cannot read a union built from a tuple at run time, hence the two definitions.
     StrategyParameters = Annotated[Union[STRATEGIES], Discriminator("name")]  # noqa: UP007
 
 
 def list_churn_strategies() -> tuple[str, ...]:
-    """Names of the strategies whose workers may leave and join."""
+    """List the names of the strategies whose workers may leave and join."""
     return tuple(
         name for name, each in zip(STRATEGY_NAMES, STRATEGIES, strict=True) if each.supports_churn
     )
 
 
 def list_balancing_strategies() -> tuple[str, ...]:
-    """Names of the strategies whose workers can share out batches by their speeds."""
+    """List the names of the strategies that can balance batches by the workers' speeds."""
     return tuple(
         name
         for name, each in zip(STRATEGY_NAMES, STRATEGIES, strict=True)
@@ -81,11 +81,13 @@ def list_balancing_strategies() -> tuple[str, ...]:
 
 
 def parse_strategy(value: object) -> object:
-    """What `strategy:` says as a mapping with a known name; without one it is the all-reduce, and
-    so it is with a compression's bare name.
+    """Convert the value of `strategy:` to a mapping with a known name.
+
+    Without a name, the strategy is `allreduce`. The bare name of a compression stands for
+    `allreduce` with that compression.
 
     Raises:
-        PydanticCustomError: no strategy has this name, or this one has no batches to balance.
+        PydanticCustomError: no strategy has this name, or the strategy cannot balance batches.
     """
     if isinstance(value, str) and value in COMPRESSION_NAMES:
         return {"name": "allreduce", "compress": value}
@@ -96,6 +98,7 @@ def parse_strategy(value: object) -> object:
         mapping = {str(mapping["name"]): True, **mapping, "name": "allreduce"}
     name = mapping.get("name", "allreduce")
     if name not in STRATEGY_NAMES:
+        # A mapping's name must be a strategy: a compression has a key of its own there.
         known = (
             *STRATEGY_NAMES,
             *SHORTHANDS,
@@ -110,7 +113,10 @@ def parse_strategy(value: object) -> object:
             "unknown_strategy", "no such strategy — {fix}", {"fix": fix, ERROR_SUBKEY: place}
         )
     if mapping.get("balanced_batches") and name not in list_balancing_strategies():
-        rule = "with {name} all workers' shares of a batch are even — remove it, or use {others}"
+        rule = (
+            "{name} cannot balance batches: each worker takes an equal share — remove"
+            " balanced_batches, or use {others}"
+        )
         details = {
             "name": name,
             "others": ", ".join(list_balancing_strategies()),

@@ -1,8 +1,8 @@
-"""Asynchronous decentralised parallel SGD: ranks average their models two by two in a thread beside
-the training, and wait for nobody.
+"""Asynchronous decentralized parallel SGD: a background thread averages models in pairs.
 
-X. Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018,
-algorithm 1, and the threads and the bipartite graph of its section on implementation.
+No rank waits for another. X. Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient
+Descent", ICML 2018: algorithm 1, and the threads and the bipartite graph of the section on
+implementation.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 
 class ADPSGDParameters(BackgroundParameters):
-    """Ranks average their models two by two beside the training, and wait for nobody (AD-PSGD: Lian
-    et al., ICML 2018).
+    """Parameters of `ad_psgd`: a background thread averages the models of pairs of workers.
+
+    No worker waits for another (AD-PSGD: Lian et al., ICML 2018).
     """
 
     reference: ClassVar[str] = "AD-PSGD: Lian et al., ICML 2018"
     summary: ClassVar[str] = (
-        "no server and no waiting: a background thread averages models in pairs, with a "
-        "random partner"
+        "no server and no waiting: a background thread averages the models of random pairs of "
+        "workers"
     )
     name: Literal["ad_psgd"]
     graph: Graph = Field(
-        default="complete", description="who may average with whom, of those of the other role"
+        default="complete", description="graph of the neighbors that may average in pairs"
     )
     timeout_s: DurationS = Field(
         default=10.0,
         gt=0,
         alias="timeout",
-        description="after which a rank no longer waits for one partner, and tries another",
+        description="longest wait for one partner before another one is tried",
     )
 
     def create_worker(self, context: TrainingContext) -> ADPSGD:
@@ -50,14 +51,14 @@ class ADPSGDParameters(BackgroundParameters):
 
 
 class ADPSGD(BackgroundExchange):
-    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i, x_j <- (x_i + x_j) / 2 for
-    random pairs (see pair_exchange.py).
+    """Worker of `ad_psgd`: x_i <- x_i - lr * g_i(the x_i that was read).
 
-    An active rank begins an exchange for each of its updates, or as many as there is time for.
+    Meanwhile x_i, x_j <- (x_i + x_j) / 2 for random pairs (see `pair_exchange.py`). An active rank
+    begins one exchange per update of its own, or fewer if an exchange takes longer than an update.
 
     Args:
         parameters: graph and time-out.
-        context: what this rank trains with.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: ADPSGDParameters, context: TrainingContext) -> None:

@@ -1,11 +1,13 @@
-"""Measures the continuum while it trains, and has models averaged in the manner and as often as
-suits it and the objective best.
+"""Strategy that measures the continuum during training and adapts the averaging policy to it.
 
-Ours, out of Overlap Local-SGD (all, nobody waiting) and AD-PSGD (two by two). What is measured is
-how long ranks' steps and the averages of all take, and before there was one, exchanges of two, for
-what that takes of slow links cannot be had back; who leads the averages decides from it, by the
-pure functions in `workloads/adaptive/`, and tells all with the next one. It reads nothing but the
-ranks' own clocks: neither the scenario nor the analysis.
+It is ours, built from Overlap Local-SGD (averages of all models, without waiting) and AD-PSGD
+(averages in pairs). It measures the duration of the ranks' steps and of the averages of all
+models. Before the first such average it measures pairwise exchanges, because an average of all
+would occupy slow links for a long time.
+
+The leader of the averages decides by the pure functions of `averaging_choice.py` and informs the
+other ranks with the next average. The strategy reads only the ranks' own clocks, neither the
+scenario nor the analysis.
 """
 
 from __future__ import annotations
@@ -45,25 +47,27 @@ if TYPE_CHECKING:
 
 READY_FRACTION = 0.5
 AVERAGE_WINDOW = 5
-"""Averages whose middle one says what an average takes: a rank that is slow for a moment holds one
-up, and makes no link slow."""
+"""Number of averages whose median duration counts. A rank that is slow for a moment delays one
+average, which does not make any link slow.
+"""
 
 PARTNER_TIMEOUT_S = 10.0
-"""After which a rank no longer waits for one partner, and tries another."""
+"""Longest wait for one partner before another one is tried, in virtual seconds."""
 
 HOUR_S = 3600.0
 
 
 class AdaptiveParameters(BackgroundParameters):
-    """Measures the continuum while it trains, and averages models in the manner and as often as
-    suits it and the objective best.
+    """Parameters of `adaptive`, which measures the continuum and adapts how models are averaged.
+
+    It chooses the averaging mode and the period that suit the continuum and the objective best.
     """
 
     reference: ClassVar[str] = "ours; Wang and Joshi, SysML 2019"
     summary: ClassVar[str] = (
-        "chooses global averaging (as `overlap_local_sgd`) or pairwise averaging (as "
-        "`ad_psgd`), and how often, from its measurements and the `objective`; the report "
-        "shows each decision"
+        "chooses global averaging (as `overlap_local_sgd`) or pairwise averaging (as `ad_psgd`), "
+        "and how often, from its own measurements and the `objective`; the report shows each "
+        "decision"
     )
     RENAMED: ClassVar[Mapping[str, str]] = {"longest": "max_period"}
 
@@ -72,28 +76,28 @@ class AdaptiveParameters(BackgroundParameters):
         default=0.04,
         ge=0,
         le=1,
-        description="part of a step's progress lost per further step without an average",
+        description="fraction of a step's progress lost per further step without an average",
     )
     effort: float = Field(
         default=0.5,
         ge=0,
         le=1,
         description=(
-            "seconds of training that a second of averaging is worth, where nobody waits for it"
+            "seconds of training that one second of averaging costs when no worker waits for it"
         ),
     )
     max_period: StepCount = Field(
         default=32,
         description=(
-            "steps between two averages of all workers, at most, unless models go two by two"
+            "largest number of steps between two averages of all models outside the pairwise mode"
         ),
     )
     pairs: float = Field(
         default=3.0,
         gt=0,
         description=(
-            "steps that an average of all takes from which on workers average their models two by"
-            " two instead"
+            "duration of an average of all models, in steps, from which on workers average in pairs"
+            " instead"
         ),
     )
 
@@ -103,13 +107,14 @@ class AdaptiveParameters(BackgroundParameters):
 
 
 class Adaptive(OverlappedAveraging):
-    """As `OverlappedAveraging`, on terms that follow what is measured; where these say so, two by
-    two.
+    """Worker of `adaptive`: `OverlappedAveraging` whose policy follows the measurements.
+
+    In the pairwise mode it also exchanges models in pairs.
 
     Args:
-        parameters: what an average left out costs, what one that is made, and when another manner
-            is better.
-        context: what this rank trains with.
+        parameters: costs of omitted and of performed averages, and the threshold of the pairwise
+            mode.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: AdaptiveParameters, context: TrainingContext) -> None:
@@ -126,8 +131,10 @@ class Adaptive(OverlappedAveraging):
 
     @property
     def weight(self) -> float:
-        """By samples since the last average; like any other's where models are averaged two by two,
-        which keeps the plain mean (see `PeerStrategy`).
+        """Weight of this rank's model: its samples since the last average (see `PeerStrategy`).
+
+        In the pairwise mode all weights are 1, because pairwise averages preserve the unweighted
+        mean.
         """
         return 1.0 if self._member.policy.mode is AveragingMode.PAIRWISE else super().weight
 
@@ -164,12 +171,12 @@ class Adaptive(OverlappedAveraging):
 
     @property
     def _round_trip_ns(self) -> int | None:
-        """Who begins exchanges has had one before it says that it is ready, as long as models go
-        two by two and nothing else has been timed.
+        """Round trip of a pairwise exchange, None while it must still be measured, 0 if not needed.
 
-        What counts is the time on the way, taken to be the same back, without that of the two
-        computers: a slow one has its share of an average of all by itself, and links have all of
-        it.
+        Before the first average of all, an active rank must measure one exchange before it reports
+        that it is ready. Only the time on the link counts, doubled for the way back. The time of
+        the two computers is excluded: a slow computer owns a small part of an average of all, but
+        a slow link carries all of it.
         """
         present = sorted({self._context.rank, *self._present})
         if self._member.policy != choose_initial_policy(
@@ -183,9 +190,7 @@ class Adaptive(OverlappedAveraging):
     def _choose_first_policy(
         self, untimed: PreAverageTiming, policy: AveragingPolicy
     ) -> AveragingPolicy | None:
-        """Choose the policy of the first average as the leader, once pairwise exchanges are
-        measured.
-        """
+        """Choose, as the leader, the policy of the first average, once exchanges are measured."""
         if policy.mode is not AveragingMode.PAIRWISE:
             return policy
         present = sorted({self._context.rank, *self._present})
@@ -195,6 +200,7 @@ class Adaptive(OverlappedAveraging):
             expected_reports=sum(is_active(present, rank) for rank in present),
             elapsed_s=untimed.taken * untimed.step_ns.get(self._context.rank, 0) * 1e-9,
         )
+        # Only active ranks begin exchanges, and therefore report round trips.
         opening = decide_first_average(early, self._build_criteria(), policy)
         if opening.reason and not self._has_recorded_reason:
             self._has_recorded_reason = True
@@ -213,6 +219,7 @@ class Adaptive(OverlappedAveraging):
         return choice.policy
 
     def _build_costs(self, steps_ns: list[int]) -> AveragingCosts:
+        # Measurements are in real ns; the criteria are in virtual seconds.
         virtual = 1e-9 / self._context.dilation
         return AveragingCosts(
             steps_s=[step_ns * virtual for step_ns in steps_ns],

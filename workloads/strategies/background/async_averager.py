@@ -1,15 +1,15 @@
-"""One rank's part in averages of all ranks' models that nobody waits for; pure.
+"""One rank's part in averages of all ranks' models that run during training; pure.
 
-Every rank tells the lowest one that is there, the leader, when it has taken enough steps since the
-last average. When enough ranks have, the leader has all begin one: each brings its model as it is
-at that moment, weighted by the samples that it has trained on since the last, and goes on training
-meanwhile. When the mean has come round, the rank's model moves by the mean less what it brought:
-what was learned meanwhile stays in it.
+Each rank reports to the leader (the lowest present rank) when it has taken enough steps since the
+last average. When enough ranks are ready, the leader begins an average. Each rank contributes its
+current model, weighted by the samples that it has trained on since the last average, and continues
+to train. When the mean is complete, the rank's model moves by the mean minus its contribution, so
+the updates made meanwhile are kept.
 
-Who has learned nothing new counts nothing, and is told the mean like all others. Where the terms
-say so ranks wait, all the same, so that all learn alike. The leader may change the terms with every
-average. If a member is lost, or the leader, the average is given up by all who do not have it yet,
-and what they have learned counts in the next.
+A rank without new samples has weight zero but receives the mean. In the blocking mode ranks wait
+for the average, so that all learn equally. The leader may change the policy with every average. If
+a member or the leader is lost, all ranks that do not have the mean yet abandon the average, and
+their samples count in the next one.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
 
 READY, BEGIN, PART = 2, 3, 4
 MIN_PART_BYTES = 1 << 18
-"""Of a model that one rank averages for all, at least: what a message costs by itself should not
-count beside it."""
+"""Smallest part of a model that one rank averages for all, in bytes: for smaller parts the fixed
+cost of a message would matter.
+"""
 
 WORD_BITS = 62
-"""Ranks told of in one number of a message."""
+"""Number of ranks that one number of a message encodes, as bits of a signed 64-bit integer."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """A rank's model as it goes into an average, and the samples that it counts by."""
+    """Model of a rank that enters an average, and the samples that are its weight."""
 
     model: torch.Tensor
     samples: int
@@ -51,14 +52,15 @@ class AveragingMode(IntEnum):
     """Mode in which ranks average their models."""
 
     NONBLOCKING = 0
-    """All are averaged, and nobody waits for it."""
+    """All models are averaged; no rank waits."""
 
     BLOCKING = 1
-    """All are averaged, and all wait until that is over."""
+    """All models are averaged; all ranks wait until the average ends."""
 
     PAIRWISE = 2
-    """Two by two whenever there is time (see pair_exchange.py), and now and then all; nobody
-    waits."""
+    """Models are averaged in pairs as often as possible (see pair_exchange.py), and all models
+    rarely; no rank waits.
+    """
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class AveragingPolicy:
     """Policy of when and how ranks average.
 
     Attributes:
-        steps: since the last average of all after which a rank is ready for the next.
-        mode: what is done meanwhile.
+        steps: steps since the last average of all models after which a rank is ready for the next.
+        mode: mode of averaging.
     """
 
     steps: int
@@ -75,23 +77,26 @@ class AveragingPolicy:
 
     @property
     def waits(self) -> bool:
-        """Whether a rank that is ready waits until the average is over; else it goes on."""
+        """True if a ready rank waits until the average ends, instead of training on."""
         return self.mode is AveragingMode.BLOCKING
 
     @property
     def measures_only(self) -> bool:
-        """Whether averages of all are made for no more than to know what they take.
+        """True if averages of all models only serve to measure their duration.
 
-        They come seldom where models go two by two, since they take many steps. Such a mean is of
-        models of long ago: it would put back what exchanges have done since.
+        In the pairwise mode such averages are rare, because each takes many steps. The mean is
+        then of old models, and would undo the pairwise exchanges made since.
         """
         return self.mode is AveragingMode.PAIRWISE and self.steps > 1
 
 
 @dataclass(frozen=True)
 class AverageResult:
-    """An average that is over for this rank: what its model is to move by, None where it was given
-    up or only timed; and the samples that are to count again then.
+    """Result of an average for this rank.
+
+    Attributes:
+        delta: change to apply to its model; None if the average was abandoned or only measured.
+        samples: samples that must count again in the next average.
     """
 
     delta: torch.Tensor | None
@@ -103,8 +108,8 @@ class AverageTiming:
     """Durations that the leader knows when it begins an average, in real ns.
 
     Attributes:
-        average_ns: what the last one took, from its beginning until the leader had the mean.
-        step_ns: what a step takes, by rank, of those that have said so.
+        average_ns: duration of the last average, from its beginning until the leader had the mean.
+        step_ns: duration of a step, by rank, for ranks that have reported one.
     """
 
     average_ns: int
@@ -116,10 +121,10 @@ class PreAverageTiming:
     """Durations that the leader knows before any average has been timed, in real ns.
 
     Attributes:
-        step_ns: what a step takes, by rank, of those that have said so.
-        round_trip_ns: how long models of an exchange of two were on their way, there and back, by
-            the rank that began it, of those that have said so.
-        taken: steps that the leader has taken since the beginning, or since the last average.
+        step_ns: duration of a step, by rank, for ranks that have reported one.
+        round_trip_ns: time that the models of a pairwise exchange spent on the links, there and
+            back, by the rank that began the exchange, for ranks that have reported one.
+        taken: steps of the leader since the start, or since the last average.
     """
 
     step_ns: Mapping[int, int]
@@ -132,12 +137,12 @@ FirstPolicyChooser = Callable[[PreAverageTiming, AveragingPolicy], AveragingPoli
 
 
 def keep_policy(_measured: AverageTiming, policy: AveragingPolicy) -> AveragingPolicy:
-    """Terms that stay as they are."""
+    """Return the present policy: the policy never changes."""
     return policy
 
 
 def begin_immediately(_untimed: PreAverageTiming, policy: AveragingPolicy) -> AveragingPolicy:
-    """The first average is not held back."""
+    """Return the present policy: the first average begins as soon as ranks are ready."""
     return policy
 
 
@@ -158,25 +163,25 @@ class _RunningAverage:
 
 
 class AsyncAverager:
-    """A state machine: told of steps, messages and losses, it says what to send.
+    """State machine that receives steps, messages and losses, and queues messages to send.
 
     Args:
-        rank: whose.
-        present: all ranks.
-        policy: to begin with.
-        ready_part: part of the ranks that must be ready; where they wait, all must.
-        contribute: the model as it is now, and what it counts.
-        on_average_done: told what became of an average, once it is over and before the model is
-            brought again.
-        policy_chooser: what the terms are to be from now on, where this rank is the leader.
-        first_policy_chooser: as long as no average has been timed: the terms on which one is to
-            begin, None where none is yet.
-        clock_ns: the time.
+        rank: number of this rank.
+        present: all present ranks, including this one.
+        policy: initial policy.
+        ready_part: fraction of the ranks that must be ready; in the blocking mode all must.
+        contribute: function that returns the current model and its samples.
+        on_average_done: function that receives the result of an average, before the model is
+            contributed again.
+        policy_chooser: function that returns the next policy if this rank is the leader.
+        first_policy_chooser: replaces `policy_chooser` until an average has been timed; returns
+            the policy of the first average, or None while it must not begin.
+        clock_ns: clock.
         last_number: number of the average before the first that this rank may lead.
 
     Attributes:
-        policy: as they are now.
-        outbox: what to send, in order: to whom, and what.
+        policy: current policy.
+        outbox: receivers and messages to send, in order.
     """
 
     def __init__(
@@ -214,20 +219,22 @@ class AsyncAverager:
         self._departed: set[int] = set()
         self._last_number = last_number
         self._included: set[int] = set()
+        # Number of the last average per leader. READY repeats it, so that a leader can tell a
+        # report for its next average from a late one.
         self._last_followed: dict[int, int] = {}
         self._calls: deque[_AverageCall] = deque()
         self._running: _RunningAverage | None = None
         self._early_parts: dict[tuple[int, int], list[tuple[int, VectorPart]]] = {}
 
     def record_steps(self, steps: int, step_ns: int, round_trip_ns: int | None = 0) -> None:
-        """This rank has finished some.
+        """Record that this rank has finished steps.
 
         Args:
-            steps: how many.
-            step_ns: what each took, in the mean.
-            round_trip_ns: how long models of an exchange of two were on their way, there and back;
-                None where it is to have one before it is ready for an average of all, 0 where it
-                has none.
+            steps: number of steps.
+            step_ns: mean duration of one step.
+            round_trip_ns: time that the models of a pairwise exchange spent on the links, there
+                and back; 0 without a measurement. None means that the rank must measure one before
+                it is ready for an average of all.
         """
         self._steps_taken, self._step_ns, self._round_trip_ns = (
             self._steps_taken + steps,
@@ -240,7 +247,7 @@ class AsyncAverager:
 
     @property
     def waits(self) -> bool:
-        """Whether this rank may not take another step now."""
+        """True while this rank must not take another step."""
         return (
             self.policy.waits
             and len(self._present) > 1
@@ -248,12 +255,12 @@ class AsyncAverager:
         )
 
     def receive(self, message: Message) -> None:
-        """Another rank's."""
+        """Handle a message of another rank."""
         if message.sender not in self._present:
             return
         if message.kind == READY:
             self._record_timing(message.sender, *message.values)
-            # Else it was ready for an average that has begun since.
+            # Any other version means that the rank was ready for an average that has begun since.
             is_first_report = message.version == NOBODY and message.sender not in self._included
             if message.version == self._last_number or is_first_report:
                 self._ready.add(message.sender)
@@ -275,9 +282,7 @@ class AsyncAverager:
             self._receive_part((leader, message.version), message.sender, part)
 
     def add_member(self, rank: int) -> None:
-        """A rank is there, after all or again; it takes part from the next average on, and may be
-        who leads them.
-        """
+        """Add a rank, which takes part from the next average on and may become the leader."""
         self._present.add(rank)
         self._departed.discard(rank)
         if rank == self._leader:
@@ -287,7 +292,7 @@ class AsyncAverager:
         self._join_next_average()
 
     def remove_member(self, rank: int) -> None:
-        """A rank is gone, and all that it had sent has been heard."""
+        """Remove a rank that is gone, after all its messages have been handled."""
         self._present.discard(rank)
         self._departed.add(rank)
         self._ready.discard(rank)
@@ -300,6 +305,7 @@ class AsyncAverager:
         }
         self._calls = deque(call for call in self._calls if call.leader in self._present)
         running = self._running
+        # Abandon a running average that needed the lost rank; its samples count again.
         if running is not None and not self._has_all_members(running.call):
             self._finish_average(AverageResult(None, running.contribution.samples))
         if rank == self._reported_to:
@@ -315,7 +321,7 @@ class AsyncAverager:
         return call.leader in self._present and self._present.issuperset(call.members)
 
     def _report_ready(self) -> None:
-        """Once for each average: that this rank is ready."""
+        """Report to the leader, once per average, that this rank is ready."""
         if (
             self._steps_taken < self.policy.steps
             or self._reported_to != NOBODY
@@ -340,7 +346,7 @@ class AsyncAverager:
             self._round_trips_ns[rank] = round_trip_ns
 
     def _begin_average_if_ready(self) -> None:
-        """As the leader, begin an average if enough are ready, and the last is over here."""
+        """Begin an average if this rank leads, enough ranks are ready and no average is running."""
         part = 1.0 if self.policy.waits else self._ready_part
         wanted = max(1, math.ceil(part * len(self._present)))
         if (
@@ -377,11 +383,10 @@ class AsyncAverager:
         self._join_next_average()
 
     def _join_next_average(self) -> None:
-        """Take part in the next average, once the last is over, and all its members have made
-        themselves known.
+        """Take part in the next average, once the last has ended and all its members are known.
 
-        Who has not by the time of the next one is lost: without this rank the leader cannot have
-        ended that which it waits with.
+        If another average is queued behind it, its unknown members are lost: the leader cannot
+        have finished, without this rank, an average that it waits for.
         """
         while self._running is None and self._calls:
             unknown = set(self._calls[0].members) - self._present - self._departed
@@ -395,7 +400,7 @@ class AsyncAverager:
                 for other, early_parts in self._early_parts.items()
                 if other[0] != key[0] or other > key
             }
-            # Also where a member is gone: the leader has forgotten who was ready.
+            # Reset even if a member is gone, because the leader has reset its set of ready ranks.
             self._steps_taken, self._reported_to, self.policy = 0, NOBODY, call.policy
             self._last_followed[call.leader] = call.number
             if not self._has_all_members(call):
@@ -442,15 +447,17 @@ class AsyncAverager:
 
 
 def assign_owners(members: tuple[int, ...], number: int, model: torch.Tensor) -> tuple[int, ...]:
-    """Which members average a part each: as few as make it worth a message, and others in the next
-    average.
+    """Choose the members that average one part of the model each.
+
+    There are few enough that each part is worth a message. The choice rotates from one average to
+    the next.
     """
     count = min(max(model.numel() * model.element_size() // MIN_PART_BYTES, 1), len(members))
     return tuple(members[(number + place) % len(members)] for place in range(count))
 
 
 def pack_ranks(members: Collection[int]) -> tuple[int, ...]:
-    """Ranks as numbers of a message: a bit each."""
+    """Encode ranks as numbers of a message, one bit per rank."""
     words = [0] * (max(members) // WORD_BITS + 1)
     for rank in members:
         words[rank // WORD_BITS] |= 1 << rank % WORD_BITS
@@ -458,7 +465,7 @@ def pack_ranks(members: Collection[int]) -> tuple[int, ...]:
 
 
 def unpack_ranks(words: Collection[int]) -> tuple[int, ...]:
-    """The ranks that the numbers of a message say, in ascending order."""
+    """Decode ranks from the numbers of a message, in ascending order."""
     return tuple(
         place * WORD_BITS + bit
         for place, word in enumerate(words)

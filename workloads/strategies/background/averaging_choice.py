@@ -1,17 +1,19 @@
-"""How often ranks should average their models for an objective, in which manner, and why; pure.
+"""Choice of the averaging mode and period for an objective, with the reason; pure.
 
-An average that is left out saves what it takes and costs progress: between two averages ranks drift
-apart. How much is no measurement of a few steps, so it is a parameter, `drift`: the part of a
-step's progress that each further step without an average costs (J. Wang, G. Joshi, "Adaptive
+To omit an average saves its duration and costs progress, because ranks drift apart between
+averages. A few steps cannot measure that cost, so it is the parameter `drift`: the fraction of a
+step's progress that each further step without an average costs. J. Wang, G. Joshi, "Adaptive
 communication strategies to achieve the best error-runtime trade-off in local-update SGD", SysML
-2019, derive the same form: a term in 1 / period and one in period - 1).
+2019, derive the same form: one term in 1 / period and one in period - 1.
 
-Where nobody waits for averages they still take of every rank's processor and of everybody's links:
-`effort` says how much of a second's training a second of averaging is taken to be worth. Where
-computers are unequal most of that second is the slowest's, which learns least: it counts as what it
-is of the time of those who learn. Where all wait for averages, and for the slowest, their time is
-training's. Where an average of all takes many steps models have drifted apart by the time it is
-over, and one slow rank holds it up for all: there two by two is better (AD-PSGD).
+Even an average that no rank waits for uses every rank's processor and links: `effort` is the
+training time, in seconds, that one second of averaging costs. If computers are unequal, most of
+that second is time of the slowest rank, which learns least. So it counts by its part of the time
+of the ranks that learn. In the blocking mode, all ranks wait for averages and for the slowest
+rank, so that time is training time.
+
+If an average of all models takes many steps, the models have drifted apart by its end, and one
+slow rank delays it for all. Averages in pairs are then better (AD-PSGD).
 """
 
 from __future__ import annotations
@@ -26,22 +28,24 @@ from typing import Literal
 from laggard.workloads.strategies.background.async_averager import AveragingMode, AveragingPolicy
 
 CANDIDATE_PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Steps between two averages that are considered."""
+"""Periods to choose from, in steps between two averages."""
 
 MIN_RELATIVE_GAIN = 0.1
-"""A change is made where it is expected to gain more than this part."""
+"""Least relative gain for which the policy is changed."""
 
 PAIRWISE_HYSTERESIS = 0.5
-"""Part of the steps from which on two by two is better for which it stays so."""
+"""Factor on `pairs_from` below which the pairwise mode ends, so that it does not change often."""
 
 MAX_TIMING_FRACTION = 0.1
-"""Part of the time that averages of all may be under way where models go two by two: they only tell
-what they take, and are in the way."""
+"""Largest fraction of the time that averages of all models may run in the pairwise mode. There they
+only measure their duration, and slow down the exchanges.
+"""
 
 ROUND_TRIPS_PER_AVERAGE = 4.0
-"""How many times as long as a model of two is on the slowest way, there and back, an average of all
-is expected to take, whose parts go every way at once: 2 to 6 times were measured on the columns of
-experiments/strategies."""
+"""Expected duration of an average of all models, in round trips of one model over the slowest link.
+Its parts use all links at once: 2 to 6 round trips were measured on the columns of
+experiments/strategies.
+"""
 
 ObjectiveName = Literal["makespan", "cost", "fairness"]
 
@@ -51,13 +55,13 @@ class ChoiceCriteria:
     """Criteria of a choice, besides measurements.
 
     Attributes:
-        objective: what is to be small, or fair.
-        drift: part of a step's progress lost per step without an average.
-        effort: seconds of training that a second of averaging is worth, where nobody waits for it.
-        max_period: steps between two averages, at most, where models do not go two by two.
+        objective: quantity to minimize, or fairness.
+        drift: fraction of a step's progress lost per step without an average.
+        effort: seconds of training that one second of averaging costs when no rank waits for it.
+        max_period: largest number of steps between two averages, outside the pairwise mode.
         rent_per_s: price of all hosts for a second.
-        price_per_byte: of a byte between tiers.
-        pairs_from: steps that an average takes from which on ranks average two by two.
+        price_per_byte: price of a byte between tiers.
+        pairs_from: duration of an average, in steps, from which on ranks average in pairs.
     """
 
     objective: ObjectiveName
@@ -70,7 +74,7 @@ class ChoiceCriteria:
 
     @property
     def priced(self) -> bool:
-        """Whether money is the objective, and anything has a price."""
+        """True if the objective is the cost, and hosts or bytes have a price."""
         return self.objective == "cost" and (self.rent_per_s > 0 or self.price_per_byte > 0)
 
 
@@ -79,9 +83,9 @@ class AveragingCosts:
     """Measured costs of training and averaging, in seconds.
 
     Attributes:
-        steps_s: what a step takes, of each rank that has said so.
-        average_s: what an average of all takes.
-        average_bytes: that it sends between tiers.
+        steps_s: duration of a step of each rank that has reported one.
+        average_s: duration of an average of all models.
+        average_bytes: bytes between tiers per average of all models.
     """
 
     steps_s: Sequence[float]
@@ -100,26 +104,28 @@ class AveragingCosts:
 
     @property
     def average_work_s(self) -> float:
-        """What an average takes of a rank's time, in the mean over what all learn: a quick rank has
-        done its part as much sooner as its steps are quicker than the slowest's.
+        """Seconds of a rank's time per average, as a mean weighted by progress.
+
+        A fast rank finishes its part sooner, in the ratio of its step duration to the slowest
+        rank's.
         """
         return self.average_s * harmonic_mean(self.steps_s) / self.slowest_s
 
     @property
     def average_steps(self) -> float:
-        """Steps of the middle rank that an average takes."""
+        """Duration of an average in steps of the median rank."""
         return self.average_s / self.step_s
 
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """Terms and the reason for them.
+    """Chosen policy and the reason for it.
 
     Attributes:
-        policy: what to do from now on.
-        gain: how many times less the objective is expected to cost than with what was done before;
-            1 where nothing changes.
-        reason: a sentence.
+        policy: policy from now on.
+        gain: expected cost of the previous policy divided by that of the new one; 1 without a
+            change.
+        reason: one sentence for the report.
     """
 
     policy: AveragingPolicy
@@ -128,8 +134,9 @@ class PolicyChoice:
 
 
 def choose_initial_policy(objective: ObjectiveName) -> AveragingPolicy:
-    """Until an average has been timed; where time is the objective, two by two meanwhile, since
-    that may take long.
+    """Choose the policy until an average has been timed.
+
+    If time is the objective, ranks average in pairs, since an average of all might take long.
     """
     return AveragingPolicy(
         1,
@@ -143,14 +150,14 @@ def choose_initial_policy(objective: ObjectiveName) -> AveragingPolicy:
 
 @dataclass(frozen=True)
 class EarlyMeasurements:
-    """Measurements from before the first average of all.
+    """Measurements from before the first average of all models.
 
     Attributes:
-        steps_s: what a step takes, of each rank that has said so.
-        round_trips_s: how long models of an exchange of two were on their way, there and back, of
-            each rank that began one and has said so.
-        expected_reports: ranks that begin exchanges.
-        elapsed_s: what the leader's steps have taken.
+        steps_s: duration of a step of each rank that has reported one.
+        round_trips_s: time that the models of a pairwise exchange spent on the links, there and
+            back, for each rank that began an exchange and has reported it.
+        expected_reports: number of ranks that begin exchanges.
+        elapsed_s: duration of the leader's steps so far.
     """
 
     steps_s: Sequence[float]
@@ -161,12 +168,12 @@ class EarlyMeasurements:
 
 @dataclass(frozen=True)
 class FirstAverageDecision:
-    """Decision on whether the first average of all begins now.
+    """Decision on whether the first average of all models begins now.
 
     Attributes:
-        begins: whether it is; if not, models go on two by two.
-        policy: those it is begun on.
-        reason: why models go two by two; empty where that is not known.
+        begins: whether it begins; otherwise ranks continue to average in pairs.
+        policy: policy that it begins with.
+        reason: reason for the pairwise mode; empty if the measurements do not decide it.
     """
 
     begins: bool
@@ -177,32 +184,31 @@ class FirstAverageDecision:
 def decide_first_average(
     seen: EarlyMeasurements, criteria: ChoiceCriteria, first: AveragingPolicy
 ) -> FirstAverageDecision:
-    """Decide whether to time an average of all.
+    """Decide whether the first average of all models begins, to be timed.
 
-    It takes no less than the models of two are on the slowest way, which it goes too, there and
-    back, and some `ROUND_TRIPS_PER_AVERAGE` times that. To find that out by an average itself would
-    keep slow links busy with it for many steps. One that is made all the same, after many steps,
-    tells what it takes, and moves no model (see `AveragingPolicy.measures_only`).
+    Such an average takes at least as long as a round trip over the slowest link, and usually
+    `ROUND_TRIPS_PER_AVERAGE` times that. If this is many steps, an average made only to find out
+    would occupy slow links for long. The average that is made later, after many steps, is only
+    timed and moves no model (see `AveragingPolicy.measures_only`).
 
     Args:
-        seen: what is known.
-        criteria: the objective and what else counts.
-        first: terms as long as nothing speaks against them.
+        seen: measurements so far.
+        criteria: objective and parameters.
+        first: policy to use unless the measurements speak against it.
     """
     step_s = median(seen.steps_s) if seen.steps_s else float("inf")
     ratio, elapsed_steps = max(seen.round_trips_s, default=0.0) / step_s, seen.elapsed_s / step_s
     if ratio < criteria.pairs_from and len(seen.round_trips_s) < seen.expected_reports:
         if elapsed_steps < criteria.max_period:
             return FirstAverageDecision(begins=False, policy=first)
-        ratio = float(
-            criteria.max_period
-        )  # who has said nothing for so long has a way, or a computer, as slow as that
+        # A rank that has reported nothing for so long has at least such a slow link or computer.
+        ratio = float(criteria.max_period)
     if ratio < criteria.pairs_from:
         return FirstAverageDecision(begins=True, policy=first)
     pairs = _build_pairwise_policy(ROUND_TRIPS_PER_AVERAGE * ratio, criteria)
     reason = (
-        f"{_describe_policy(pairs)}: models of two are on their way to each other {ratio:.2g} times"
-        " a step, and those of an average of all no less"
+        f"{_describe_policy(pairs)}: the slowest round trip of a pairwise exchange takes"
+        f" {ratio:.2g} times a step, and an average of all models takes no less"
     )
     return FirstAverageDecision(elapsed_steps >= pairs.steps, pairs, reason)
 
@@ -210,14 +216,18 @@ def decide_first_average(
 def estimate_cost(
     policy: AveragingPolicy, costs: AveragingCosts, criteria: ChoiceCriteria
 ) -> float:
-    """What the progress of one step of each rank costs where all are averaged: seconds, or money
-    where that is the objective and anything has a price.
+    """Estimate the cost of one step's progress on every rank, if all models are averaged.
+
+    Returns:
+        Seconds, or money if the cost is the objective and has a price.
     """
     if policy.waits:
         return (1 + criteria.drift * (policy.steps - 1)) * (
             costs.slowest_s + costs.average_s / policy.steps
         )
+    # An average begins only after the last one has ended.
     between = max(policy.steps, costs.average_steps)
+    # Steps needed for the progress of one step, times the cost of one step.
     needed = 1 + criteria.drift * (between - 1)
     worth_s = costs.step_s + criteria.effort * costs.average_work_s / between
     if not criteria.priced:
@@ -230,23 +240,24 @@ def estimate_cost(
 def choose_policy(
     costs: AveragingCosts, criteria: ChoiceCriteria, current: AveragingPolicy
 ) -> PolicyChoice:
-    """The cheapest terms, unless the present ones are nearly as cheap.
+    """Choose the cheapest policy, or keep the current one if it is nearly as cheap.
 
-    Where fairness is the objective, all wait for each other, so that all learn alike, and the
-    quickest of such terms are the best. Where time is, ranks may average two by two.
+    For fairness, all ranks wait for each other, so that all learn equally, and the fastest such
+    policy is the best. For time, ranks may average in pairs.
 
     Args:
-        costs: what was measured.
-        criteria: the objective and what else counts.
-        current: what is being done.
+        costs: measured costs.
+        criteria: objective and parameters.
+        current: policy in use.
     """
     if _is_pairwise_better(costs, criteria, current):
         pairs = _build_pairwise_policy(costs.average_steps, criteria)
+        # A period within a factor of two is kept, so that noise causes no decisions.
         if (
             _is_pairwise_confirmed(current)
             and current.steps / 2 <= pairs.steps <= current.steps * 2
         ):
-            return PolicyChoice(current, 1.0, f"go on: {_describe_reason(costs, criteria)}")
+            return PolicyChoice(current, 1.0, f"no change: {_describe_reason(costs, criteria)}")
         return PolicyChoice(
             pairs, 1.0, f"{_describe_policy(pairs)}: {_describe_reason(costs, criteria)}"
         )
@@ -260,7 +271,7 @@ def choose_policy(
     best = min(candidates, key=lambda policy: prices[policy])
     now = prices.get(current, float("inf"))
     if now <= prices[best] * (1 + MIN_RELATIVE_GAIN):
-        return PolicyChoice(current, 1.0, f"go on: {_describe_reason(costs, criteria)}")
+        return PolicyChoice(current, 1.0, f"no change: {_describe_reason(costs, criteria)}")
     return PolicyChoice(
         best,
         max(now / prices[best], 1.0),
@@ -278,7 +289,10 @@ def _is_pairwise_better(
 
 
 def _is_pairwise_confirmed(current: AveragingPolicy) -> bool:
-    """Whether models go two by two because of what was timed (see `choose_initial_policy`)."""
+    """Return whether the pairwise mode results from timed averages.
+
+    Otherwise it is the initial mode (see `choose_initial_policy`).
+    """
     return current.measures_only
 
 
@@ -292,38 +306,42 @@ def _describe_policy(policy: AveragingPolicy) -> str:
     frequency = "in every step" if policy.steps == 1 else f"every {policy.steps} steps"
     match policy.mode:
         case AveragingMode.BLOCKING:
-            return f"average all models {frequency}, all waiting for all, so that all learn alike"
+            return (
+                f"average all models {frequency}, every worker waiting, so that all learn equally"
+            )
         case AveragingMode.PAIRWISE:
             return (
-                f"average models two by two, nobody waiting, and time an average of all {frequency}"
+                f"average models in pairs without waiting, and time an average of all {frequency}"
             )
-    return f"average all models {frequency} or when one is over, nobody waiting"
+    return f"average all models {frequency}, or when the last average ends, without waiting"
 
 
 def _describe_reason(costs: AveragingCosts, criteria: ChoiceCriteria) -> str:
-    reason = f"an average of all takes {costs.average_steps:.2g} times a step"
+    reason = f"an average of all models takes {costs.average_steps:.2g} times a step"
     if costs.slowest_s > (1 + MIN_RELATIVE_GAIN) * costs.step_s:
         reason += (
-            f", of which the slowest worker's takes {costs.slowest_s / costs.step_s:.2g} times the"
-            " middle one's"
+            f", and a step of the slowest worker takes {costs.slowest_s / costs.step_s:.2g} times"
+            " the median step"
         )
     if criteria.objective == "cost" and criteria.price_per_byte > 0:
         rent = max(criteria.rent_per_s * costs.step_s, 1e-30)
         reason += (
-            f", and its bytes cost {criteria.price_per_byte * costs.average_bytes / rent:.2g} times"
-            " the hosts' rent for a step"
+            ", and bytes between tiers cost"
+            f" {criteria.price_per_byte * costs.average_bytes / rent:.2g} times the hosts' rent for"
+            " one step"
         )
     return reason
 
 
 def count_bytes_between_tiers(tiers: Sequence[str], model_bytes: int) -> float:
-    """That an average of all sends between tiers, in the mean over who averages for the others.
+    """Return the bytes that an average of all models sends between tiers.
 
-    Whoever is in another tier than a part's owner sends the part there and gets the mean back.
+    It is the mean over the possible owners of the parts. A rank in another tier than a part's
+    owner sends its part there and receives the mean.
 
     Args:
-        tiers: the tier of every rank.
-        model_bytes: of what is averaged.
+        tiers: tier of every rank.
+        model_bytes: size of one model.
     """
     ranks = len(tiers)
     alike = sum(size * size for size in Counter(tiers).values()) / ranks

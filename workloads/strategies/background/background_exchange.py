@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class BackgroundExchange(PeerStrategyBase, ABC):
-    """A rank that reads its model, learns from it, and puts what it has learned into the model as
-    others have made it meanwhile.
+    """Rank that trains on a copy of its model while a background thread exchanges the model.
 
-    How many updates by others lie between is the staleness. The lock is held for no longer than two
-    vectors are added.
+    In each step the rank reads its model, computes an update, and applies the update to the model
+    as others have changed it meanwhile. The staleness of a step is the number of updates by others
+    in between. The lock is held only while two vectors are added.
 
     Args:
-        context: what it trains with.
+        context: training context of the rank.
 
     Attributes:
-        progress_reporter: with the coordinator, whom the thread beside answers; None where nobody
-            asks.
+        progress_reporter: reporter through which the background thread answers the coordinator's
+            requests for models; None without a coordinator.
     """
 
     progress_reporter: ProgressReporter | None = None
@@ -49,9 +49,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         self._peers.join_handler = self
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see
-        `AsyncStrategy`).
-        """
+        """Copy the model of a present rank and begin with its step (see `AsyncStrategy`)."""
         join_state = self._peers.join()
         if join_state is not None:
             self._step, model = join_state
@@ -61,18 +59,18 @@ class BackgroundExchange(PeerStrategyBase, ABC):
             self._reset_members({self._context.rank, *self._present})
 
     def join_state(self) -> JoinState:
-        """This step, and the model as it is now (see `JoinHandler`)."""
+        """Return this step and the current model (see `JoinHandler`)."""
         return self._step, self._current.latest.model
 
-    # Each is in a step of its own.
+    # The step of the rank does not matter: ranks need no common steps.
     def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002
-        """Exchange models with it from now on (see `JoinHandler`)."""
+        """Exchange models with a rank from now on (see `JoinHandler`)."""
         with self._lock:
             self._present.add(rank)
             self._on_member_joined(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Read, forward, backward, update; the thread beside is told (see `AsyncStrategy`)."""
+        """Train on one batch and wake the background thread (see `AsyncStrategy`)."""
         recorder = self._context.recorder
         if not self._has_thread:
             self._has_thread = True
@@ -87,7 +85,9 @@ class BackgroundExchange(PeerStrategyBase, ABC):
         with self._locked_model():
             after = self._current.learn(read, updated)
             self._on_step_done(len(share.indices))
+        # One of the new versions is this rank's own update.
         staleness = after.version - 1 - read.version
+        # Without updates by others, the module already contains the new version.
         if staleness:
             self._load_model(after)
         else:
@@ -100,7 +100,7 @@ class BackgroundExchange(PeerStrategyBase, ABC):
 
     @contextmanager
     def _locked_model(self) -> Iterator[None]:
-        """Only where the lock is taken is there communication to wait for."""
+        """Hold the lock; record the wait for it, if any, as communication."""
         if not self._lock.acquire(blocking=False):
             self._context.recorder.enter(Phase.COMM)
             self._lock.acquire()
@@ -111,18 +111,20 @@ class BackgroundExchange(PeerStrategyBase, ABC):
             self._lock.release()
 
     def _load_model(self, model_version: ModelVersion) -> None:
-        """Make the model that this rank computes with what was read."""
+        """Load a version of the model into the module that computes, unless it is loaded."""
         if model_version.version != self._loaded.version:
             self._state.write(model_version.model.to(self._context.device))
         self._loaded = model_version
 
     def _run_turn(self) -> None:
-        """What the thread beside does: it hears, notes who is gone, and exchanges what is to be
-        exchanged.
+        """Run one turn of the background thread.
+
+        It handles messages, answers the coordinator, removes lost ranks, and exchanges models.
         """
         self._peers.listen(self._on_message, BACKGROUND_POLL_S)
         if self.progress_reporter is not None:
             self.progress_reporter.answer(lambda: self._current.latest.model)
+        # After listening, so that the last messages of a lost rank have been handled.
         with self._lock:
             for rank in self._present - self._peers.present:
                 self._present.remove(rank)
@@ -135,22 +137,23 @@ class BackgroundExchange(PeerStrategyBase, ABC):
 
     @abstractmethod
     def _reset_members(self, present: Collection[int]) -> None:
-        """These ranks are there, this one among them, which has just come."""
+        """Begin with these present ranks, including this one, which has just joined."""
 
     @abstractmethod
     def _on_member_joined(self, rank: int) -> None:
-        """Another one is there, after all or again; the lock is held, by the thread beside."""
+        """Add a rank; called by the background thread, with the lock held."""
 
     @abstractmethod
     def _on_member_lost(self, rank: int) -> None:
-        """Another one is gone, and all that it had sent has been heard; the lock is held, by the
-        thread beside.
+        """Remove a rank that is gone, after all its messages have been handled.
+
+        The background thread calls it, with the lock held.
         """
 
     @abstractmethod
     def _exchange_models(self) -> None:
-        """After the thread beside has heard what there is."""
+        """Exchange models, if due; called by the background thread in each turn."""
 
     @abstractmethod
     def _on_message(self, message: Message) -> None:
-        """Another one's message; in the thread beside."""
+        """Handle a message of another rank; called by the background thread."""

@@ -1,9 +1,9 @@
-"""The weighted mean of the vectors of some ranks in two rounds: some members, or all, average a
-part each and tell all others; as one member sees it, pure.
+"""Weighted mean of the vectors of some ranks in two rounds; one member's side, pure.
 
-Of the bytes that a ring all-reduce sends this sends as many, in 2 messages one after the other and
-not in 2 (n - 1): who is slow to answer is waited for twice, and a slow link delays what goes over
-it and nothing else (M. Ryabinin et al., "Moshpit SGD", NeurIPS 2021, call it butterfly all-reduce).
+Some members, or all, average one part of the vector each and send it to all others. It sends as
+many bytes as a ring all-reduce, but in 2 consecutive messages instead of 2 (n - 1). So a slow rank
+is waited for only twice, and a slow link delays only its own messages. M. Ryabinin et al.,
+"Moshpit SGD", NeurIPS 2021, call it butterfly all-reduce.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VectorPart:
-    """A part of a vector for another member.
+    """Part of a vector for another member.
 
     Attributes:
-        rank: whose it becomes.
-        is_mean: whether it is everybody's mean; else it is the sender's own, for the receiver to
-            average.
-        weight: of what it is; 0 where nobody counts.
-        values: shape [a member's part], which nobody changes.
+        rank: receiver of the part.
+        is_mean: whether it is the mean of all members; otherwise it is the sender's own part,
+            which the receiver averages.
+        weight: weight of the values; 0 if no member has a weight.
+        values: values of the part, one-dimensional; must not be modified.
     """
 
     rank: int
@@ -34,14 +34,17 @@ class VectorPart:
 
 
 class ButterflyAverage:
-    """The mean is the same on all members, bit for bit.
+    """State of one member of an average.
+
+    The mean is the same on all members, bit for bit.
 
     Args:
-        members: in ascending order.
+        members: ranks in ascending order.
         rank: one of them.
-        vector: this one's, which nobody changes.
-        weight: what it counts, 0 or more.
-        owners: members that average a part each, in the order of the parts; all when absent.
+        vector: vector of this rank, which is not modified.
+        weight: weight of this vector, 0 or more.
+        owners: members that average a part each, in the order of the parts; all members when
+            absent.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class ButterflyAverage:
         self._mine = torch.tensor_split(vector, len(self._owners))
         self._sum = self._mine[self._owners.index(rank)] * weight if rank in self._owners else None
         self._own_weight = self._weight = weight
-        self._received_parts = 1
+        self._received_parts = 1  # its own
         self._means: dict[int, torch.Tensor] = {}
         self._has_weight = True
 
@@ -73,7 +76,7 @@ class ButterflyAverage:
         return parts + self._finish()
 
     def receive(self, sender: int, part: VectorPart) -> list[VectorPart]:
-        """Another member's; what to send now."""
+        """Handle a part of another member and return the parts to send."""
         if part.is_mean:
             self._store_mean(sender, part.weight, part.values)
             return []
@@ -86,6 +89,7 @@ class ButterflyAverage:
     def _finish(self) -> list[VectorPart]:
         if self._sum is None or self._received_parts < len(self._members):
             return []
+        # If all weights are 0, the sum is 0, too, and `mean` returns None.
         mean = self._sum / max(self._weight, 1)
         self._store_mean(self._rank, self._weight, mean)
         return [
@@ -100,12 +104,12 @@ class ButterflyAverage:
 
     @property
     def complete(self) -> bool:
-        """Whether all parts have come."""
+        """True once all parts have arrived."""
         return len(self._means) == len(self._owners)
 
     @property
     def mean(self) -> torch.Tensor | None:
-        """Of all members' vectors, once it is complete; None where none of them counts."""
+        """Mean of all members' vectors, once complete; None if all weights are 0."""
         import torch
 
         return torch.cat([self._means[rank] for rank in self._owners]) if self._has_weight else None

@@ -1,5 +1,6 @@
-"""A rank's model that others move while the rank learns: what was learned from an older one goes
-into the present one; pure.
+"""Model of a rank that other ranks change while the rank computes an update; pure.
+
+An update computed from an older version is applied to the current version.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A rank's model, which nobody changes, and how many updates it has had."""
+    """Model of a rank, which must not be modified, and its number of updates."""
 
     version: int
     model: torch.Tensor
 
 
 class CurrentModel:
-    """Models are replaced, never changed in place.
+    """Current model of a rank; versions are replaced, never modified in place.
 
-    An average of all and exchanges of two may be under way together. Both pull a model the same
-    way, and both pulls would carry it as far out on the other side: so the mean stands for all that
-    exchanges have moved since the model was brought into it. What was learned meanwhile stays.
+    An average of all models and pairwise exchanges may overlap. Both pull the model in the same
+    direction, so applying both would overshoot. The mean therefore replaces all that exchanges
+    have changed since the model was contributed. The rank's own updates made meanwhile are kept.
 
     Args:
-        model: to begin with, of one dimension, on the host.
+        model: initial model, one-dimensional, in host memory.
 
     Attributes:
-        latest: the model as it is now.
-        means_applied: averages of all that it has taken.
+        latest: current version of the model.
+        means_applied: number of averages of all models that have been applied.
     """
 
     def __init__(self, model: torch.Tensor) -> None:
@@ -41,18 +42,23 @@ class CurrentModel:
         self._exchanged_delta: torch.Tensor | None = None
 
     def learn(self, read: ModelVersion, updated: torch.Tensor) -> ModelVersion:
-        """Apply the update learned from a model read earlier to the current model.
+        """Apply the update computed from an earlier version to the current model.
+
+        Args:
+            read: version that the update was computed from.
+            updated: that version after the update.
 
         Returns:
-            The model after it; between the versions lie the updates by others.
+            The new version. The version numbers between `read` and it are updates by others.
         """
         now = self.latest
+        # Without updates by others, the result is stored as it is, without rounding.
         unchanged = now.version == read.version
         self.replace(updated if unchanged else now.model + (updated - read.model))
         return self.latest
 
     def move(self, delta: torch.Tensor) -> None:
-        """An exchange of two moves it."""
+        """Apply the change of a pairwise exchange."""
         self.replace(self.latest.model + delta)
         if self._is_contributed:
             self._exchanged_delta = (
@@ -60,23 +66,26 @@ class CurrentModel:
             )
 
     def contribute(self) -> torch.Tensor:
-        """The model as it goes into an average of all."""
+        """Return the current model as the contribution to an average of all models."""
         self._is_contributed, self._exchanged_delta = True, None
         return self.latest.model
 
     def withdraw_contribution(self) -> None:
-        """The average came to nothing."""
+        """Forget the contribution to an average that was abandoned or only measured."""
         self._is_contributed, self._exchanged_delta = False, None
 
     def apply_mean(self, delta: torch.Tensor) -> None:
-        """The average is there: the mean less what was brought, instead of what exchanges have
-        moved since.
+        """Apply the mean of all models in place of the exchanges made since the contribution.
+
+        Args:
+            delta: the mean minus the contribution.
         """
+        # Subtracting the exchanges since the contribution undoes them (see the class).
         delta_left = delta if self._exchanged_delta is None else delta - self._exchanged_delta
         self._is_contributed, self._exchanged_delta = False, None
         self.means_applied += 1
         self.replace(self.latest.model + delta_left)
 
     def replace(self, model: torch.Tensor) -> None:
-        """An update."""
+        """Store a new version of the model."""
         self.latest = ModelVersion(self.latest.version + 1, model)

@@ -1,9 +1,9 @@
-"""Local SGD whose averages are made while ranks train on: nobody waits, neither for slow ranks nor
-for slow links.
+"""Local SGD whose averages overlap with training, so no rank waits for slow ranks or links.
 
 J. Wang, H. Liang, G. Joshi, "Overlap Local-SGD: An Algorithmic Approach to Hide Communication
-Delays in Distributed SGD", ICASSP 2020; here ranks need not take the same number of steps between
-two averages, and count by the samples that they have trained on (B. McMahan et al., AISTATS 2017).
+Delays in Distributed SGD", ICASSP 2020. Here ranks may take different numbers of steps between two
+averages, and are weighted by the samples that they have trained on (B. McMahan et al., AISTATS
+2017).
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ if TYPE_CHECKING:
 
 
 STEP_TIME_SMOOTHING = 0.25
-"""Part that the last step has in what a step is said to take."""
+"""Weight of the last step in the exponential average of step durations."""
 
 
 class OverlapLocalSGDParameters(BackgroundParameters):
-    """Workers train by themselves, and average all models now and then without waiting for it
-    (Overlap Local-SGD: Wang et al., ICASSP 2020).
+    """Parameters of `overlap_local_sgd`: all models are averaged while workers train on.
+
+    Overlap Local-SGD: Wang et al., ICASSP 2020.
     """
 
     reference: ClassVar[str] = "Overlap Local-SGD: Wang et al., ICASSP 2020"
     summary: ClassVar[str] = (
-        "no server and no waiting: when a fraction `ready` of the workers has taken "
-        "`steps` steps since the last average, all models are averaged while training "
-        "continues, weighted by samples"
+        "no server and no waiting: once a fraction `ready` of the workers has taken `steps` "
+        "steps since the last average, all models are averaged, weighted by samples, while "
+        "training continues"
     )
     name: Literal["overlap_local_sgd"]
     steps: StepCount = Field(
@@ -65,7 +66,7 @@ class OverlapLocalSGDParameters(BackgroundParameters):
         ge=0,
         le=1,
         alias="ready",
-        description="part of the workers that must be ready for it",
+        description="fraction of the workers that must be ready for it",
     )
 
     def create_worker(self, context: TrainingContext) -> OverlapLocalSGD:
@@ -74,16 +75,19 @@ class OverlapLocalSGDParameters(BackgroundParameters):
 
 
 class OverlappedAveraging(BackgroundExchange):
-    """x_i <- x_i - lr * g_i(x_i as it was read), and beside it x_i <- x_i + (mean of all x_j as
-    they were brought) - (x_i as it was brought).
+    """Base of workers that average all models in the background.
+
+    x_i <- x_i - lr * g_i(the x_i that was read), and in the background x_i <- x_i + (mean of all
+    contributed x_j) - (contributed x_i).
 
     Args:
-        context: what this rank trains with.
-        policy: when to average, to begin with.
-        ready_part: part of the ranks that must be ready for it.
-        policy_chooser: the terms from then on, where this rank is the leader (see
+        context: training context of the rank.
+        policy: initial averaging policy.
+        ready_part: fraction of the ranks that must be ready for an average.
+        policy_chooser: function that chooses later policies if this rank is the leader (see
             async_averager.py).
-        first_policy_chooser: the terms of the first average, once it may begin (see there).
+        first_policy_chooser: function that chooses the policy of the first average (see
+            async_averager.py).
     """
 
     def __init__(
@@ -108,14 +112,12 @@ class OverlappedAveraging(BackgroundExchange):
 
     @property
     def weight(self) -> float:
-        """By samples since the last average (see `PeerStrategy`)."""
+        """Weight of this rank's model: samples since the last average (see `PeerStrategy`)."""
         return float(max(self._samples, 1))
 
     @property
     def _round_trip_ns(self) -> int | None:
-        """What an exchange of two took; None where one is to come before this rank is ready for an
-        average of all.
-        """
+        """Round trip of a pairwise exchange, for `AsyncAverager.record_steps`; 0: not needed."""
         return 0
 
     def _contribute(self) -> Contribution:
@@ -130,15 +132,16 @@ class OverlappedAveraging(BackgroundExchange):
             self._current.apply_mean(outcome.delta)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """As without waiting; then wait, if that is agreed (see `AsyncStrategy`)."""
+        """Train on one batch; in the blocking mode, wait for the average (see `AsyncStrategy`)."""
         result = super().step(step, batch, share)
         if self._must_wait():
             self._context.recorder.enter(Phase.COMM)
+            # The background thread sets the event whenever it has handled messages.
             while self._must_wait() and not self._peers.has_ended:
                 self._state_changed.wait(POLL_S)
                 self._state_changed.clear()
             self._context.recorder.enter(Phase.OTHER)
-            self._ended_ns = time.monotonic_ns()  # to wait is no part of a step
+            self._ended_ns = time.monotonic_ns()  # waiting is not part of a step
         return result
 
     def _must_wait(self) -> bool:
@@ -194,11 +197,11 @@ class OverlappedAveraging(BackgroundExchange):
 
 
 class OverlapLocalSGD(OverlappedAveraging):
-    """With the same terms all along.
+    """Worker of `overlap_local_sgd`: averaging with a constant policy.
 
     Args:
-        parameters: when to average.
-        context: what this rank trains with.
+        parameters: conditions for an average.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: OverlapLocalSGDParameters, context: TrainingContext) -> None:

@@ -1,5 +1,6 @@
-"""Exchanges of models two by two beside the training, as messages: what `ad_psgd` always does, and
-`adaptive` where that is better.
+"""Pairwise exchanges of models in the background, as messages.
+
+`ad_psgd` always uses them; `adaptive` uses them in its pairwise mode.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ if TYPE_CHECKING:
 
 
 OFFER, ANSWER = 5, 6
-"""Kinds of messages, of which no strategy that exchanges models has another with the same number;
-version: the number of the exchange."""
+"""Kinds of messages, distinct from those of `AsyncAverager`, which `adaptive` uses, too. Version:
+the number of the exchange.
+"""
 
 
 class PairExchange:
-    """One rank's exchanges.
+    """Pairwise exchanges of one rank.
 
     Args:
-        context: what it trains with.
-        graph: who may exchange with whom.
-        timeout_s: virtual seconds after which it no longer waits for one partner, and tries
-            another.
-        current: its model.
-        lock: held while that is moved.
+        context: training context of the rank.
+        graph: graph of the neighbors that may exchange.
+        timeout_s: longest wait for one partner before another one is tried, in virtual seconds.
+        current: model of the rank.
+        lock: lock that is held while the model changes.
 
     Attributes:
-        one_way_ns: how long the last offer that was made `timed` was on its way (see
-            `Endpoint.under_way_ns`), once `record_one_way_time` has seen that it has come; 0
+        one_way_ns: time that the last offer made with `timed` spent on the link (see
+            `Endpoint.under_way_ns`), after `record_one_way_time` has seen its acknowledgement; 0
             before.
     """
 
@@ -69,26 +70,32 @@ class PairExchange:
         self.one_way_ns = 0
 
     def reset_members(self, present: Collection[int]) -> None:
-        """These ranks are there, this one among them, which has just come."""
+        """Begin with these present ranks, including this one, which has just joined."""
         self._exchange = PairExchangeRule(
             self._rank, present, self._graph, self._timeout_ns, self._current, self._rng
         )
 
     def add_member(self, rank: int) -> None:
-        """Another one is there, after all or again; the lock is held."""
+        """Add a rank; the lock is held."""
         self._exchange.add_member(rank)
 
     def remove_member(self, rank: int) -> None:
-        """Another one is gone, and all that it had sent has been heard; the lock is held."""
+        """Remove a rank that is gone; the lock is held.
+
+        Call it after all messages of that rank have been handled.
+        """
         self._exchange.remove_member(rank)
 
     def on_step_done(self) -> None:
-        """This rank has finished a step: it owes an exchange, where it is an active one."""
+        """Record the end of a step: an exchange is due if this rank is active."""
         self._is_due = True
 
     def begin(self, *, timed: bool = False) -> None:
-        """Begin the exchange that is owed, if there is time; `timed` where nothing else but other
-        such exchanges goes over its link.
+        """Begin the exchange that is due, if the rule allows one now.
+
+        Args:
+            timed: whether to measure the time on the link; only useful while the link carries
+                nothing except such exchanges.
         """
         with self._lock:
             offered = self._exchange.offer(time.monotonic_ns()) if self._is_due else None
@@ -101,8 +108,12 @@ class PairExchange:
             self._timed = offered.rank, number, before_ns
 
     def record_one_way_time(self) -> bool:
-        """Look whether a timed offer has come, and put down how long it was on its way; long before
-        the answer, which may lie with a slow computer first.
+        """Record the time on the link of a timed offer, once it is acknowledged.
+
+        The acknowledgement comes long before the answer, which may wait in a slow computer.
+
+        Returns:
+            Whether a time was recorded.
         """
         if self._timed is None:
             return False
@@ -114,7 +125,7 @@ class PairExchange:
         return True
 
     def receive(self, message: Message) -> bool:
-        """Another rank's message; whether it was of an exchange."""
+        """Handle a message and return whether it belongs to an exchange."""
         if message.kind not in (OFFER, ANSWER):
             return False
         assert message.tensor is not None

@@ -1,18 +1,19 @@
-"""Ranks that average their models two by two while they train, nobody waiting for anybody: one
-rank's part of the protocol, pure.
+"""Protocol of ranks that average their models in pairs during training; one rank's side, pure.
 
-An active rank offers its model a; a passive one, whose model is p, moves by (a - p) / 2 in the
-moment in which it hears of it, and answers with the p from before. When the answer comes, the
-active rank moves by (p - a) / 2 of the very same a and p. Both moves are added to whatever the
-models have become by then: a gradient applied meanwhile is not lost, without one both have the mean
-(a + p) / 2, and the sum of the two models is what it was up to rounding.
+No rank waits for another. An active rank offers its model a. When the offer arrives, a passive
+rank with model p moves its model by (a - p) / 2 and answers with the old p. When the answer
+arrives, the active rank moves its model by (p - a) / 2, with the same a and p. Both changes are
+added to the models as they are by then. So a gradient applied meanwhile is not lost; without one,
+both ranks have the mean (a + p) / 2. The sum of the two models is preserved, up to rounding.
 
-An answer that is late is not dropped, since its sender has moved already: it is applied when it
-comes. Until then that partner is offered nothing, and another is; with two answers overdue none is,
-since an offer made on top of three that are open could move models apart instead of together (with
-k open ones an active rank keeps 1 - k/2 of the model that it had). Who is gone never answers: its
-exchange is dropped by both sides. Where the rank takes a mean of all meanwhile, the model that it
-offered is no longer its own, and the answer moves nothing (see current_model.py).
+A late answer is not dropped, because its sender has already moved: it is applied when it arrives.
+Until then that partner gets no further offer, but another one does. With two answers overdue the
+rank makes no offer: with k open exchanges an active rank keeps only 1 - k/2 of its old model, so a
+third one would move the models apart.
+
+A rank that is gone never answers; its partner drops the exchange. If the rank applies a mean of
+all models meanwhile, the offered model is no longer its own, and the answer changes nothing (see
+current_model.py).
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 
 
 MAX_OPEN_EXCHANGES = 2
-"""Exchanges that an active rank may have open: one that it waits for, one that is overdue."""
+"""Exchanges that an active rank may have open: one that it waits for, and one that is overdue."""
 
 
 @dataclass(frozen=True)
 class ExchangedModel:
-    """A model for another rank.
+    """Model to send to another rank.
 
     Attributes:
-        rank: whose it becomes.
-        number: of the exchange, as the active rank counts.
-        model: which nobody changes.
+        rank: receiver of the model.
+        number: number of the exchange, as counted by the active rank.
+        model: the model, which must not be modified.
     """
 
     rank: int
@@ -57,18 +58,18 @@ class _OpenExchange:
 
 
 class PairExchangeRule:
-    """One rank's model, and its exchanges: a state machine.
+    """State machine of one rank's exchanges.
 
     Args:
-        rank: whose.
-        present: the ranks that are.
-        graph: who may exchange with whom.
-        timeout_ns: after which an answer is overdue.
-        current: the rank's model.
-        rng: chooses partners.
+        rank: number of this rank.
+        present: all present ranks, including this one.
+        graph: graph of the neighbors that may exchange.
+        timeout_ns: time after which an answer is overdue.
+        current: model of the rank.
+        rng: random numbers for the choice of partners.
 
     Attributes:
-        current: the rank's model.
+        current: model of the rank.
     """
 
     def __init__(
@@ -88,12 +89,13 @@ class PairExchangeRule:
 
     @property
     def open_exchanges(self) -> int:
-        """Exchanges whose answer has not come."""
+        """Number of exchanges whose answer has not arrived."""
         return len(self._open)
 
     def offer(self, now_ns: int) -> ExchangedModel | None:
-        """Begin an exchange with a partner chosen at random; None where this rank is passive, waits
-        for an answer, or has no partner left.
+        """Begin an exchange with a random partner and return the offer.
+
+        Returns None if this rank is passive, waits for an answer, or has no free partner.
         """
         waits = any(now_ns - each.since_ns < self._timeout_ns for each in self._open.values())
         if (
@@ -116,8 +118,9 @@ class PairExchangeRule:
         return ExchangedModel(partner, self._begun, mine)
 
     def on_offer(self, sender: int, number: int, theirs: torch.Tensor) -> ExchangedModel | None:
-        """Move halfway to a model that was offered, and answer with the one from before; None, and
-        nothing moves, where the sender is gone.
+        """Move halfway to an offered model and return the answer with the old model.
+
+        If the sender is gone, nothing moves and the result is None.
         """
         if sender not in self._present:
             return None
@@ -126,7 +129,7 @@ class PairExchangeRule:
         return ExchangedModel(sender, number, before)
 
     def on_reply(self, number: int, theirs: torch.Tensor) -> bool:
-        """The other half of an exchange, in time or late; whether it still moved the model."""
+        """Apply the answer of an exchange, even a late one; return whether it moved the model."""
         opened = self._open.pop(number, None)
         if opened is None or opened.means_applied != self.current.means_applied:
             return False
@@ -134,12 +137,13 @@ class PairExchangeRule:
         return True
 
     def add_member(self, rank: int) -> None:
-        """A rank is there, after all or again; the roles are made anew."""
+        """Add a rank and assign the roles again."""
         self._present = sorted({*self._present, rank})
 
     def remove_member(self, rank: int) -> None:
-        """A rank is gone, and all that it had sent has been heard; the roles are made anew of those
-        who are there.
+        """Remove a rank that is gone and assign the roles again.
+
+        Call it after all messages of that rank have been handled.
         """
         if rank in self._present:
             self._present.remove(rank)

@@ -1,4 +1,7 @@
-"""Local part of a step, phase by phase, which all strategies but DDP's begin with."""
+"""Local part of a training step, recorded phase by phase.
+
+Every strategy except `allreduce` (torch's DDP) begins its steps with it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class LocalGradient:
-    """Computes gradients of the loss on one rank's samples, scaled so that the ranks' mean is that
-    of the whole batch.
+    """Computation of the loss gradients on one rank's samples.
+
+    Gradients are scaled so that the mean over the ranks is the gradient of the whole batch.
 
     Args:
-        context: whose model, and who is told.
+        context: training context of the rank; its recorder receives the phases.
     """
 
     def __init__(self, context: TrainingContext) -> None:
@@ -27,20 +31,24 @@ class LocalGradient:
         self._clock = device_clock(context.device)
 
     def compute(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
-        """Leave the gradients in the parameters; returns the mean loss over this rank's samples,
-        NaN where it has none.
+        """Compute the gradients of one batch and leave them in the parameters.
 
         Args:
             batch: this rank's samples.
-            share: which of them count.
-            loss_scale: factor of the summed loss; the share's when absent.
+            share: part of the batch that counts; padding samples are computed but not counted.
+            loss_scale: factor of the summed loss; by default the factor of `share`.
+
+        Returns:
+            Mean loss over this rank's counted samples; NaN if it has none.
         """
         from torch.nn.functional import cross_entropy
 
         recorder, counted, computed = self._context.recorder, len(share.indices), len(batch.labels)
         recorder.enter(Phase.FORWARD, work=computed)
         logits = self._context.model(batch.inputs)
+        # A summed loss, because the strategy decides what to divide by (see `SampleWeights`).
         summed = cross_entropy(logits[:counted], batch.labels[:counted], reduction="sum")
+        # A GPU works asynchronously: without this wait its time would go to a later phase.
         self._clock.synchronize()
         recorder.enter(Phase.BACKWARD, work=computed)
         self._context.optimizer.zero_grad()
@@ -50,8 +58,9 @@ class LocalGradient:
         return summed.item() / counted if counted else float("nan")
 
     def learn(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
-        """Compute the gradients and have the rank's own optimizer follow them; takes and returns
-        what `compute` does.
+        """Compute the gradients and take a step of the rank's own optimizer.
+
+        It takes the same arguments as `compute` and returns the same loss.
         """
         loss = self.compute(batch, share, loss_scale)
         self._context.recorder.enter(Phase.OPTIMIZER)
@@ -60,5 +69,5 @@ class LocalGradient:
         return loss
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was told to."""
+        """Wait until the device has finished all submitted work."""
         self._clock.synchronize()

@@ -1,6 +1,6 @@
 """Base classes of the parameters of strategies; imports nothing heavy.
 
-The parameters of a strategy are in its own module, beside its worker.
+The parameters of a strategy are defined in its own module, beside its worker.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Parameters(Section):
     """Base of every strategy's parameters.
 
     Attributes:
-        uses_server: whether a server keeps the model.
-        peer_to_peer: whether every rank speaks with every other over the transport of messages.
-        background_exchange: whether a thread beside the training exchanges models, of which each
-            step ends with a copy.
+        uses_server: whether a parameter server keeps the model.
+        peer_to_peer: whether every rank exchanges messages with every other, without collectives.
+        background_exchange: whether a background thread exchanges models; each step then ends with
+            a copy of the model.
         supports_churn: whether workers may be lost, or leave and join, while the others train.
         summary: description of the strategy in one sentence, for the documentation.
-        reference: paper that the strategy comes from.
+        reference: paper that introduced the strategy.
         name: name of the strategy in `workload.yaml`; each subclass declares its own.
     """
 
@@ -54,15 +54,18 @@ class Parameters(Section):
 
     @property
     def sync_mode(self) -> SyncMode:
-        """`lockstep`, where all ranks take the same steps and meet in some of them, or `own`, where
-        each has its own.
+        """Synchronization mode of the ranks.
+
+        `lockstep` means that all ranks take the same steps and synchronize in some of them.
+        `asynchronous` means that each rank takes steps of its own.
         """
         return "lockstep"
 
     def describe(self) -> str:
-        """Name and parameters, for people: `local_sgd, steps 8`."""
+        """Format name and parameters for people: `local_sgd, steps 8`."""
         values = self.model_dump(exclude={"compress"})
         name = str(values.pop("name"))
+        # False and None mean that an option is off.
         parts = (
             _format_parameter(key, value)
             for key, value in values.items()
@@ -74,12 +77,13 @@ class Parameters(Section):
     def create_worker(self, context: TrainingContext) -> StrategyWorker:
         """Create one rank's side of the strategy.
 
+        All ranks call this at the same time, since it may open connections.
+
         Args:
-            context: model, optimizer and connections of the rank. All ranks call this together,
-                since it may open connections.
+            context: model, optimizer and connections of the rank.
         """
 
-    # Most strategies suit any number.
+    # Most strategies suit any number of ranks, so the argument is unused here.
     def check_ranks(self, ranks: int) -> RankProblem | None:  # noqa: ARG002
         """Return the parameter that does not suit this number of ranks, if there is one."""
         return None
@@ -92,15 +96,16 @@ def _format_parameter(key: str, value: object) -> str:
 
 
 class BalancedParameters(Parameters):
-    """Base of strategies whose ranks can share out a batch by their speeds: they take the same
-    steps, or a server knows in which each is.
+    """Base of strategies whose ranks can share a batch in proportion to their speeds.
+
+    Their ranks take the same steps, or a server knows the step of each rank.
     """
 
     balanced_batches: Annotated[
         BalancedBatches | None, BeforeValidator(parse_switch), TrueOrMapping()
     ] = Field(
         default=None,
-        description="shares of a batch by the ranks' measured speeds, and not even ones",
+        description="share each batch by the workers' measured speeds instead of equally",
     )
 
 
@@ -116,15 +121,15 @@ class CompressibleParameters(Parameters):
     compressions: ClassVar[tuple[str, ...]] = ("topk", "fp16")
     encodes_every_step: ClassVar[bool] = False
     compress: CompressionField = Field(
-        default=None, description="how what is sent is made smaller; nothing is when absent"
+        default=None, description="compression of what workers send; no compression when absent"
     )
 
     @model_validator(mode="after")
     def _check_compression(self) -> Self:
         if self.compress is not None and self.compress.name not in self.compressions:
             rule = (
-                f"with {self.model_dump()['name']} ranks send vectors, and powersgd compresses"
-                " layers' matrices"
+                f"{self.model_dump()['name']} sends the model as one vector, but powersgd needs"
+                " the matrices of the layers"
             )
             fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
             raise PydanticCustomError(
@@ -135,8 +140,9 @@ class CompressibleParameters(Parameters):
         return self
 
     def describe(self) -> str:
-        """Name and parameters, for people: `local_sgd, steps 8, after 0, compress topk (fraction
-        0.01)`.
+        """Format name, parameters and compression for people.
+
+        Example: `local_sgd, steps 8, after 0, compress topk (fraction 0.01)`.
         """
         return super().describe() + (
             f", compress {format_compression(self.compress)}" if self.compress is not None else ""
@@ -151,7 +157,7 @@ class PeerParameters(Parameters):
 
     @property
     def sync_mode(self) -> SyncMode:
-        """Each rank takes steps of its own."""
+        """Always `asynchronous`: each rank takes steps of its own."""
         return "asynchronous"
 
 

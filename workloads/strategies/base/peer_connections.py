@@ -1,5 +1,6 @@
-"""The other ranks, for strategies whose ranks send each other messages: who is there, and waiting
-that ends when training does.
+"""Connections between the ranks of strategies that send each other messages.
+
+They track which ranks are present, let ranks join, and end every wait when training ends.
 """
 
 from __future__ import annotations
@@ -29,79 +30,86 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 HELLO = 1
-"""The kind of the message with which a rank introduces itself; strategies number theirs from 2."""
+"""Kind of the message with which a rank introduces itself; strategies number theirs from 2."""
 
 EXIT_WAIT_S = 5.0
-"""Real seconds that a rank stays at the end for those who have still something to say."""
+"""Real seconds that a rank waits at the end for the last messages of the others."""
 
 POLL_S = 0.02
-"""How long to listen before looking whether training is over."""
+"""Seconds of listening between two checks for the end of training."""
 
 BACKGROUND_POLL_S = 0.1
-"""The same for a thread beside the training. Every message wakes it, and every step; to look more
-often costs, at a few hundred microseconds a time, 12 % of a processor that is 3 % of a core."""
+"""Same interval for a background thread. Every message and every step wakes it, so more frequent
+checks gain nothing: at a few hundred microseconds each, they took 12 % of a host that has 3 % of a
+core.
+"""
 
 THREAD_SWITCH_S = 1e-4
-"""How long the thread that trains keeps the interpreter from one that exchanges models beside
-it."""
+"""Longest time that the training thread keeps the interpreter while a background thread waits for
+it, in seconds.
+"""
 
 MessageHandler = Callable[[Message], None]
 JoinState: TypeAlias = "tuple[int, torch.Tensor]"
 
 
 class _JoinMessage(IntEnum):
-    """Kinds of HELLO messages: the first of their values."""
+    """Kind of a HELLO message: the first of its values."""
 
     REQUEST_MODEL = 1
-    """For the model; answered with GIVES."""
+    """Request for the model; answered with SEND_MODEL."""
 
     SEND_MODEL = 2
-    """Version: the step that the model is of."""
+    """Model of the sender. The version is the step that the model belongs to."""
 
     REQUEST_JOIN = 3
-    """The sender is there from now on, and wants to begin with the receiver's step, or if that is
-    later, with the version; then the number of its session. Answered with WELCOMES."""
+    """The sender is present from now on. It wants to begin with the receiver's step, or with the
+    version if that is later. The second value is the sender's session. Answered with ACCEPT_JOIN.
+    """
 
     ANNOUNCE_JOIN = 4
-    """The sender is there from now on, and begins with the step that is the version; then the
-    number of its session. Answered with WELCOMES."""
+    """The sender is present from now on and begins with the step given as version. The second value
+    is the sender's session. Answered with ACCEPT_JOIN.
+    """
 
     ACCEPT_JOIN = 5
-    """Version: the step to begin with. What had come from the sender before was for whoever had
-    this rank before."""
+    """Answer to a join. The version is the step to begin with. Earlier messages of this sender were
+    meant for the previous session of the joining rank.
+    """
 
 
 class JoinHandler(Protocol):
     """Part of a strategy that handles joining ranks."""
 
     def join_state(self) -> JoinState:
-        """The step that this rank is in, and a model to begin it with: parameters and buffers on
-        the host, which stay as they are.
+        """Return the step of this rank and a model to begin it with.
+
+        The model is a vector of parameters and buffers in host memory, which must not change
+        later.
         """
 
     def add_member(self, rank: int, step: int) -> None:
-        """A rank is there, after all or again, and begins with a step: what it was told, and what
-        was known of it, was in another life.
-        """
+        """Add a rank that begins with this step, and discard the state of its previous session."""
 
 
 class PeerConnections:
-    """One rank's connections to all others.
+    """Connections of one rank to all others.
 
     Args:
-        endpoint: which listens.
+        endpoint: message endpoint of this rank, already listening.
         world_size: number of ranks.
-        recorder: told of waiting.
-        progress_board: where it is said that training is over, and who is gone.
-        supports_loss: whether training goes on without a rank that is gone; else that is an error.
-        absent: ranks that are not there when training begins.
-        session: of this rank (see `ProgressBoard.join`).
-        first_step: before which this rank has nothing left to learn.
+        recorder: recorder that receives the waits.
+        progress_board: shared memory that tells the end of training and the ranks that are gone.
+        supports_loss: whether training goes on after the loss of a rank; otherwise a loss is an
+            error.
+        absent: ranks that are not present when training begins.
+        session: session number of this rank (see `ProgressBoard.join`).
+        first_step: first step that this rank has not trained on in an earlier session.
 
     Attributes:
-        rank: this one.
-        present: the others that are there.
-        join_handler: what receives ranks that join; none can where there is none.
+        rank: number of this rank.
+        present: other ranks that are present.
+        join_handler: handler of joining ranks; without one no rank can join.
     """
 
     def __init__(
@@ -132,10 +140,12 @@ class PeerConnections:
             progress_board.leave(rank)
 
     def connect_all(self) -> None:
-        """Connect to all others: each rank calls those before it, and hears from those after it.
+        """Connect to all present ranks.
+
+        Each rank connects to those with lower numbers and waits for those with higher numbers.
 
         Raises:
-            TransportError: one did not come in time.
+            TransportError: a rank did not connect in time.
         """
         before = sorted(rank for rank in self.present if rank < self.rank)
         for rank in before:
@@ -147,19 +157,20 @@ class PeerConnections:
             missing.discard(self._endpoint.receive().sender)
 
     def join(self) -> JoinState | None:
-        """Come into a training that is under way, as one of those who are there; the first of them
-        is asked for the model.
+        """Join a training that is in progress, with the model of the lowest present rank.
 
-        Who is there is read from the progress board. This rank puts itself down before it looks for
-        whom else to tell, so that of two who join at once one at least tells the other.
+        The progress board names the present ranks. This rank enters itself there before it looks
+        for the ranks to inform. So of two ranks that join at once, at least one informs the other.
 
         Returns:
-            The step to begin with, and the model; None where training is over.
+            The step to begin with and the model; None if training is over.
 
         Raises:
-            TransportError: nobody is there, or nobody answers in time.
+            TransportError: no rank is present, or none answers in time.
         """
+        # The board may not have recorded the end of the previous session yet.
         self._progress_board.leave(self.rank, self._sessions[self.rank] - 1)
+        # A rank's messages count once it has accepted this session (see ACCEPT_JOIN).
         self.present, self._ignored_senders = set(), set(range(self.world_size)) - {self.rank}
         contacted: set[int] = set()
         found = self._request_join(contacted)
@@ -183,7 +194,14 @@ class PeerConnections:
         return join_reply.version, model_reply.tensor
 
     def _request_join(self, contacted: set[int]) -> tuple[Message, Message] | None:
-        """A model and a welcome; of another one who is there, where the first is lost meanwhile."""
+        """Request the model and a place in the training from the lowest present rank.
+
+        If that rank is lost meanwhile, the next one is asked.
+
+        Returns:
+            The message with the model and the message with the step to begin with; None if
+            training is over.
+        """
         deadline_s = time.monotonic() + self._endpoint.plan.timeout_s
         model_reply = join_reply = None
         while model_reply is None or join_reply is None:
@@ -191,8 +209,8 @@ class PeerConnections:
                 return None
             host = min(self._present_peers() - self._endpoint.departed, default=None)
             if host is None or time.monotonic() > deadline_s:
-                why = "nobody is there" if host is None else f"rank {host} does not answer"
-                raise TransportError(f"rank {self.rank} cannot join: {why}")
+                why = "no other rank is present" if host is None else f"rank {host} does not answer"
+                raise TransportError(f"rank {self.rank} cannot join the training: {why}")
             if host not in contacted:
                 self._endpoint.connect(host)
                 contacted.add(host)
@@ -210,7 +228,7 @@ class PeerConnections:
         return set(self._progress_board.present) - {self.rank}
 
     def _receive_reply(self, host: int, answer: _JoinMessage, deadline_s: float) -> Message | None:
-        """What it answers; None where it cannot any more, or training is over."""
+        """Return a rank's answer; None if it is gone or silent, or if training is over."""
         while (
             not self.has_ended
             and host in self._present_peers() - self._endpoint.departed
@@ -221,6 +239,8 @@ class PeerConnections:
                 continue
             if (message.sender, message.values[0]) == (host, answer):
                 return message
+            # Other ranks that join at the same time are answered by `listen`, after this one has
+            # joined.
             if message.values[0] in (
                 _JoinMessage.REQUEST_MODEL,
                 _JoinMessage.REQUEST_JOIN,
@@ -236,44 +256,48 @@ class PeerConnections:
         version: int = 0,
         tensor: torch.Tensor | None = None,
     ) -> None:
-        with suppress(TransportError):  # who is gone by now is noted with all others that are
+        with suppress(TransportError):  # `_record_departures` handles a rank that is gone
             self._endpoint.send(rank, Message(HELLO, version, values, tensor))
 
     def session_of(self, rank: int) -> int:
-        """The session of a rank that is there, or of this one (see `ProgressBoard.join`)."""
+        """Return the session of a present rank, or of this one (see `ProgressBoard.join`)."""
         return self._sessions[rank]
 
     @property
     def is_accepted_by_all(self) -> bool:
-        """Whether all who are there know that this rank is; one that joins has to be welcomed by
-        each of them first.
+        """True if all present ranks know that this rank is present.
+
+        A joining rank must receive ACCEPT_JOIN from each of them first.
         """
         return not self._ignored_senders & self.present
 
     @property
     def has_ended(self) -> bool:
-        """Whether the coordinator has ended the training.
+        """True after the coordinator has ended the training.
 
         Raises:
-            TransportError: the thread that exchanges models beside it has failed.
+            TransportError: the background thread that exchanges models has failed.
         """
         if self._failure is not None:
             raise TransportError(
-                f"rank {self.rank} cannot exchange models any more: {self._failure}"
+                f"rank {self.rank}: the thread that exchanges models failed: {self._failure}"
             ) from self._failure
         return bool(self._progress_board.ended)
 
     def start_background_thread(
         self, turn: Callable[[], None], *, records_sends: bool = True
     ) -> None:
-        """Have a thread of its own do something again and again until training is over; the
-        connections are that thread's from now on.
+        """Start a thread that calls `turn` repeatedly until training is over.
 
-        With `records_sends`, every tensor that it sends is recorded on `Lane.BESIDE`, from when it
-        was sent until its receiver has said that it came.
+        From then on only that thread may use the connections.
+
+        Args:
+            turn: function to call.
+            records_sends: whether to record every sent tensor on `Lane.BACKGROUND`, from its
+                sending to the receiver's acknowledgement.
         """
-        # The interpreter gives way to a waiting thread after 5 ms: longer than many steps, and an
-        # exchange needs it ten times.
+        # By default the interpreter switches to a waiting thread after 5 ms. That is longer than
+        # many steps, and one exchange needs about ten switches.
         sys.setswitchinterval(THREAD_SWITCH_S)
         self._records_sends = records_sends
         self._thread = threading.Thread(
@@ -285,29 +309,31 @@ class PeerConnections:
         try:
             while not self._closing and not self.has_ended:
                 turn()
-        # Whatever it was, the thread that trains has to hear of it.
+        # Any failure must reach the training thread, which raises it from `has_ended`.
         except Exception as error:  # noqa: BLE001
             self._failure = error
 
     def wake(self) -> None:
-        """End the listening of the thread beside (any thread)."""
+        """Interrupt the listening of the background thread; any thread may call this."""
         self._endpoint.wake()
 
     def close(self) -> None:
-        """End the thread beside, if there is one."""
+        """End the background thread, if there is one."""
         self._closing = True
         if self._thread is not None:
-            self._endpoint.wake()
+            self._endpoint.wake()  # it may be waiting for messages
             self._thread.join()
 
     def send(self, rank: int, message: Message) -> int | None:
-        """Begin to send; the tensor must stay as it is. Who is gone gets nothing.
+        """Begin to send a message; its tensor must not change until it is acknowledged.
+
+        A message to a rank that is gone is dropped.
 
         Returns:
-            The number to ask by whether it `is_acknowledged`; None where nothing was sent.
+            The message number, for `is_acknowledged`; None if nothing was sent.
 
         Raises:
-            TransportError: it is gone, and cannot be done without.
+            TransportError: the rank is gone, and training cannot continue without it.
         """
         if rank not in self.present:
             return None
@@ -322,15 +348,15 @@ class PeerConnections:
         return number
 
     def is_acknowledged(self, rank: int, number: int) -> bool:
-        """Whether a rank has said that it has what was sent under this number."""
+        """Return whether a rank has acknowledged the message with this number."""
         return self._endpoint.acknowledged(rank, number)
 
     def under_way_ns(self, rank: int) -> int:
-        """How long what this rank sends to another has been on its way (see `Endpoint`)."""
+        """Return the time that bytes to a rank were unacknowledged (see `Endpoint`), in ns."""
         return self._endpoint.under_way_ns(rank)
 
     def listen(self, on_message: MessageHandler, timeout_s: float = 0.0) -> None:
-        """Hand over every message that has come, waiting for one at most so long."""
+        """Hand over every message that arrives, waiting up to `timeout_s` for the first one."""
         while self._deferred_hellos:
             self._on_hello(self._deferred_hellos.popleft())
         message = self._endpoint.take(timeout_s)
@@ -372,11 +398,14 @@ class PeerConnections:
         self.join_handler.add_member(rank, step)
 
     def wait(self, until: Callable[[], bool], on_message: MessageHandler) -> bool:
-        """Listen until something is so; returns whether it is, or else training is over.
+        """Listen until the condition `until` is met or training is over.
+
+        Returns:
+            Whether the condition is met; False means that training is over.
 
         Raises:
-            TransportError: it is not so for longer than any step may take, or somebody is gone who
-                cannot be done without.
+            TransportError: the condition is not met within the transport's time-out, or a rank is
+                gone that training cannot continue without.
         """
         deadline_s = time.monotonic() + self._endpoint.plan.timeout_s
         self.listen(on_message)
@@ -385,17 +414,18 @@ class PeerConnections:
                 return False
             if time.monotonic() > deadline_s:
                 raise TransportError(
-                    f"rank {self.rank} waited for its peers for {self._endpoint.plan.timeout_s:g} s"
+                    f"rank {self.rank} waited for messages of its peers longer than the limit of"
+                    f" {self._endpoint.plan.timeout_s:g} s"
                 )
             self.listen(on_message, POLL_S)
         return True
 
     def record_wait(self, since_ns: int, messages: Sequence[Message]) -> int:
-        """Record what this rank did since `since_ns`, when it began to wait for these messages, the
-        last of which came last.
+        """Record the wait since `since_ns` for these messages.
 
-        Until that one was sent it waited for its sender; what is left was the way. A message's
-        first value is when it was sent (`build_stamped_message`).
+        The last message of the sequence must be the one that arrived last. Until its sender sent
+        it, this rank waited for the sender; the rest was its time on the link. The first value of
+        a message is its sending time (see `build_stamped_message`).
 
         Returns:
             The rank that was waited for; -1 for none.
@@ -404,6 +434,7 @@ class PeerConnections:
             return NOBODY
         last, payload_bytes = messages[-1], sum(message.payload_bytes for message in messages)
         sent_ns = min(last.values[0], time.monotonic_ns())
+        # Sent before the wait began: the whole wait is time on the link.
         if sent_ns <= since_ns:
             self._recorder.enter(
                 Phase.COMM, peer=last.sender, payload_bytes=payload_bytes, at_ns=since_ns
@@ -423,12 +454,15 @@ class PeerConnections:
             self._recorder.record_background_send(since_ns, now_ns, rank, payload_bytes)
 
     def wait_before_exit(self, write_traffic: Callable[[], None]) -> None:
-        """Training is over: stay until what everybody has sent has come, and has been counted,
-        since a closed connection is forgotten.
+        """Stay after training until all messages have arrived; then call `write_traffic`.
+
+        The kernel forgets the byte counters of a closed connection. So no rank closes before all
+        ranks have written theirs.
         """
         self.close()
         self._endpoint.drain(EXIT_WAIT_S)
         self._record_acknowledged_sends()
+        # Stage 1: this rank's messages are acknowledged. Stage 2: its counters are written.
         self._wait_for_stage(1)
         write_traffic()
         self._wait_for_stage(2)
@@ -437,19 +471,19 @@ class PeerConnections:
         self._progress_board.reach(self.rank, stage)
         deadline_s = time.monotonic() + EXIT_WAIT_S
         while not self._progress_board.reached(stage) and time.monotonic() < deadline_s:
-            self._endpoint.take(POLL_S)
+            self._endpoint.take(POLL_S)  # acknowledges what other ranks still send
 
     def _record_departures(self) -> None:
         unmet = (
             self._ignored_senders - self._present_peers() if self._ignored_senders else set()
-        )  # who dies before this rank has met it breaks no connection
+        )  # a rank that dies before it has met this one breaks no connection
         departed = (self._endpoint.departed | unmet) & self.present
-        if not departed or self.has_ended:  # who ends because training is over has not left it
+        if not departed or self.has_ended:  # a rank that exits after training has not left it
             return
         if not self._supports_loss:
             raise TransportError(f"rank {min(departed)} is gone: connection reset by peer")
         for rank in departed:
-            LOGGER.warning("rank %d is gone; the others go on without it", rank)
+            LOGGER.warning("rank %d is gone; training continues without it", rank)
             self.present.discard(rank)
             self._progress_board.leave(rank, self._sessions[rank])
 
@@ -457,5 +491,5 @@ class PeerConnections:
 def build_stamped_message(
     kind: int, version: int, tensor: torch.Tensor | None = None, further: tuple[int, ...] = ()
 ) -> Message:
-    """A message whose first value says when it is sent (see `PeerConnections.record_wait`)."""
+    """Build a message whose first value is its sending time (see `record_wait`)."""
     return Message(kind, version, (time.monotonic_ns(), *further), tensor)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class PeerStrategyBase:
-    """A rank, its model, and the others.
+    """Rank of a strategy without a server: its model and its connections to the other ranks.
 
     Args:
-        context: what it trains with.
+        context: training context of the rank.
     """
 
     def __init__(self, context: TrainingContext) -> None:
@@ -30,32 +30,32 @@ class PeerStrategyBase:
 
     @property
     def weight(self) -> float:
-        """Like any other's (see `PeerStrategy`)."""
+        """Weight of this rank's model: 1, as for all ranks (see `PeerStrategy`)."""
         return 1.0
 
     @property
     def next_step(self) -> int | None:
-        """The step after the last (see `AsyncStrategy`)."""
+        """Number of the step after the last one; None after training (see `AsyncStrategy`)."""
         return None if self._peers.has_ended else self._step
 
 
 class StepRule(Protocol):
-    """Says which step a rank is in, and what it may do."""
+    """Rule that decides which step a rank is in and whether it may go on."""
 
     @property
     def step(self) -> int:
-        """The step that the rank is in, or begins next."""
+        """Step that the rank is in, or begins next."""
 
     def start_at_step(self, step: int, present: Collection[int]) -> None:
-        """The rank joins others, in this step."""
+        """Join the present ranks, beginning with this step."""
 
 
 class RuleDrivenPeerStrategy(PeerStrategyBase):
-    """A rank whose steps are a pure rule's.
+    """Rank whose steps are numbered by a pure rule.
 
     Args:
-        context: what it trains with.
-        rule: of this rank.
+        context: training context of the rank.
+        rule: step rule of this rank.
     """
 
     def __init__(self, context: TrainingContext, rule: StepRule) -> None:
@@ -66,13 +66,11 @@ class RuleDrivenPeerStrategy(PeerStrategyBase):
 
     @property
     def next_step(self) -> int | None:
-        """The step that the rule says (see `AsyncStrategy`)."""
+        """Step that the rule names; None after training (see `AsyncStrategy`)."""
         return None if self._peers.has_ended else self._steps.step
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see
-        `AsyncStrategy`).
-        """
+        """Copy the model of a present rank and begin with its step (see `AsyncStrategy`)."""
         join_state = self._peers.join()
         if join_state is not None:
             step, model = join_state
@@ -80,5 +78,5 @@ class RuleDrivenPeerStrategy(PeerStrategyBase):
             self._state.write(model.to(self._context.device))
 
     def join_state(self) -> JoinState:
-        """This step, and the model that it began with (see `JoinHandler`)."""
+        """Return this step and the model that it began with (see `JoinHandler`)."""
         return self._steps.step, self._mine

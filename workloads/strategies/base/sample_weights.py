@@ -1,10 +1,11 @@
-"""Weights of the ranks' models where ranks that trained on their own average them.
+"""Weights of the ranks' models when ranks that trained on their own are averaged.
 
-Where all take even shares of a batch they count alike, and a rank's gradient is scaled by its
-share, so that averaging in every step is data-parallel training to the last bit of momentum. Where
-shares are balanced by speed they may differ tenfold, and so would the ranks' local steps: there
-each takes steps of the mean gradient of its own samples, and counts by the samples that it has
-trained on (B. McMahan et al., AISTATS 2017).
+With equal shares of a batch, all ranks have the same weight, and a rank's gradient is scaled by
+its share. Averaging in every step is then data-parallel training, to the last bit of momentum.
+
+Shares balanced by speed may differ tenfold, and with such scaling the local steps of the ranks
+would, too. Each rank then takes steps of the mean gradient of its own samples, and its weight is
+the number of samples that it has trained on (B. McMahan et al., AISTATS 2017).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SampleWeights:
-    """One rank's weight since the last average.
+    """Weight of one rank's model since the last average.
 
     Args:
-        by_samples: whether ranks count by their samples.
+        by_samples: whether ranks are weighted by their samples; otherwise all weights are equal.
     """
 
     def __init__(self, *, by_samples: bool) -> None:
@@ -29,20 +30,22 @@ class SampleWeights:
 
     @property
     def weight(self) -> float:
-        """This rank's, beside the others'; who has just averaged counts like any other."""
+        """Weight of this rank's model relative to the others; 1 directly after an average."""
         return float(self._samples or 1) if self._by_samples else 1.0
 
     def loss_scale(self, share: Share) -> float:
-        """Factor of the summed loss."""
+        """Return the factor of the summed loss for this share of a batch."""
         return 1 / max(len(share.indices), 1) if self._by_samples else share.loss_scale
 
     def add_samples(self, share: Share) -> None:
-        """A step is done."""
+        """Count the samples of a finished step."""
         self._samples += len(share.indices)
 
     def apply_weight(self, vector: torch.Tensor) -> torch.Tensor:
-        """What this rank adds to the sum, with its weight at the end where that is not the same for
-        all.
+        """Return the vector that this rank adds to the sum of all ranks.
+
+        When weighting by samples, the vector is multiplied by the weight, and the weight is
+        appended as its last number.
         """
         import torch
 
@@ -51,6 +54,11 @@ class SampleWeights:
         return torch.cat([vector * self._samples, vector.new_tensor([self._samples])])
 
     def mean(self, total: torch.Tensor, ranks: int) -> torch.Tensor:
-        """The mean, from the sum over so many ranks; the next average begins."""
+        """Return the mean from the sum over all ranks, and begin to count for the next average.
+
+        Args:
+            total: sum of the vectors that `apply_weight` returned on each rank.
+            ranks: number of ranks in the sum.
+        """
         self._samples = 0
         return total[:-1] / total[-1] if self._by_samples else total / ranks

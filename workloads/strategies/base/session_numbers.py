@@ -1,5 +1,7 @@
-"""Numbers with a session in front: what one life of a rank has counted is told from what its other
-lives did.
+"""Numbers that carry the session of a rank in their upper bits.
+
+A rank that is lost and joins again begins a new session. Packed numbers keep what its sessions
+count apart.
 """
 
 from __future__ import annotations
@@ -8,12 +10,12 @@ _BITS = 32
 
 
 def pack_session_number(session: int, number: int = 0) -> int:
-    """A number of a session: higher than all of sessions before it."""
+    """Pack a session and a number; the result exceeds all numbers of earlier sessions."""
     return session << _BITS | number
 
 
 def unpack_session(number: int) -> int:
-    """The session of a number that `pack_session_number` made."""
+    """Return the session of a number that `pack_session_number` made."""
     return number >> _BITS
 
 

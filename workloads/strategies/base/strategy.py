@@ -1,4 +1,4 @@
-"""Context that a strategy receives, and protocols that it implements."""
+"""Training context that a strategy receives, and protocols that it implements."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ CPU_DEVICE = torch.device("cpu")
 
 
 def _ignore_decision(_step: int, _sentence: str) -> None:
-    """Ignore a decision."""
+    """Ignore a decision: the default of a context whose decisions nobody records."""
 
 
 @dataclass(frozen=True)
 class TrainingContext:
     """Model, optimizer, connections and settings of one rank.
 
-    Collectives go over torch's default process group, which is open before and closed after.
+    Collectives use torch's default process group. The worker opens it before it creates the
+    strategy, and closes it after training.
 
     Attributes:
-        rank: whose it is.
-        tiers: the tier of every rank, in rank order.
-        model: the same on all ranks, on its device.
-        optimizer: of its parameters.
-        recorder: told of every phase.
-        device: where the model is, and batches will be.
-        backend: what carries collectives.
-        last_step: the last step that is allowed (from 0), where their number ends the training.
-        endpoint: what carries messages to the server, node `world_size`, where the strategy has
-            one.
-        peers: the other ranks, where the strategy sends them messages.
+        rank: number of this rank.
+        tiers: tier of every rank, in rank order.
+        model: model on its device, initially the same on all ranks.
+        optimizer: optimizer of the model's parameters.
+        recorder: recorder that receives every phase.
+        device: device of the model and the batches.
+        backend: backend of the collectives.
+        last_step: last allowed step (from 0), if the number of steps ends the training.
+        endpoint: endpoint for messages to the server, which is node `world_size`; None without a
+            server.
+        peers: connections to the other ranks, if the strategy sends them messages.
         dilation: real seconds per virtual second.
-        seed: the same on all ranks.
-        objective: what training is to be good for.
-        record_decision: told of what the strategy decides, by step, a sentence each, by one rank.
+        seed: seed shared by all ranks.
+        objective: quantity that training shall minimize, or fairness.
+        record_decision: callback for a decision of the strategy: its step and one sentence; called
+            by one rank only.
     """
 
     rank: int
@@ -73,15 +75,14 @@ class TrainingContext:
 class Strategy(Protocol):
     """One rank's side of a training strategy whose ranks all take the same steps.
 
-    It enters the recorder's phases from the forward pass on: everything that it sends or waits for
-    is in `Phase.COMM`. A collective of all ranks, or of some, has a number of its own within the
-    step (`group`), the same for its members and for nobody else: by these the analysis knows who
-    waited for whom.
+    It enters the recorder's phases from the forward pass on: all sending and waiting belongs to
+    `Phase.COMM`. Each collective has a number within the step (`group`), which its members share
+    and no other collective has. The analysis uses it to find which rank waited for which.
     """
 
     @property
     def model(self) -> nn.Module:
-        """This rank's copy of the model; after a step in which all meet, it is everybody's."""
+        """This rank's copy of the model; identical on all ranks after a synchronization step."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -92,27 +93,28 @@ class Strategy(Protocol):
         """Current weight of this rank's model in a mean of all."""
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Learn from one batch.
+        """Train on one batch.
 
         Args:
-            step: its number, from 0.
-            batch: this rank's samples, padded to what the model needs.
-            share: which of them count, and for how much.
+            step: number of the step, from 0.
+            batch: this rank's samples, padded to the size that the model needs.
+            share: part of the samples that counts, and its weight.
         """
 
     def next_synchronization(self, step: int) -> int:
-        """The first step, from `step` on, that no rank can finish before every rank has begun it,
-        and after which all have one model.
+        """Return the first synchronization step at or after `step`.
 
-        There training ends. In other steps the mean of the ranks' models is evaluated.
+        No rank can finish such a step before every rank has begun it, and after it all ranks have
+        the same model. Training ends only there. In other steps the mean of the ranks' models is
+        evaluated.
         """
 
 
 class AsyncStrategy(Protocol):
     """One rank's side of a strategy whose ranks each take steps of their own.
 
-    It is told by others (a server, or its peers) when training is over. Phases are recorded as in
-    `Strategy`; what waits for a peer and not for a collective has no `group`, but a `peer`.
+    A server or the peers tell it when training is over. Phases are recorded as in `Strategy`. A
+    wait for a peer, not for a collective, has a `peer` and no `group`.
     """
 
     @property
@@ -121,17 +123,19 @@ class AsyncStrategy(Protocol):
 
     @property
     def next_step(self) -> int | None:
-        """The number of the step to take next: its batch is this rank's share of that step. None:
-        training is over.
+        """Number of the step to take next, or None after the end of training.
+
+        The batch of the step is this rank's share of that step's batch.
         """
 
     def join(self) -> None:
-        """Be brought up to date by those who train already: the model, and `next_step`. Only a rank
-        that comes late is told to.
+        """Copy the model and `next_step` from the ranks that are already training.
+
+        Only a rank that starts late calls it.
         """
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Learn from one batch, as in `Strategy`."""
+        """Train on one batch, as in `Strategy`."""
 
 
 class ServerStrategy(AsyncStrategy, Protocol):
@@ -139,13 +143,14 @@ class ServerStrategy(AsyncStrategy, Protocol):
 
     @property
     def next_batch_range(self) -> range | None:
-        """Places of the next step's batch that the server has dealt this rank; None: shares are
-        even.
+        """Positions in the next batch that the server assigned to this rank.
+
+        None means that shares are equal.
         """
 
 
 class PeerStrategy(AsyncStrategy, Protocol):
-    """One rank's side of a strategy without a server, whose ranks' models are each their own."""
+    """One rank's side of a strategy without a server; each rank has its own model."""
 
     @property
     def weight(self) -> float:

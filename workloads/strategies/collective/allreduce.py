@@ -1,7 +1,7 @@
-"""Synchronous data parallelism: every step averages all ranks' gradients (torch
-DistributedDataParallel, untouched but for hooks).
+"""Synchronous data parallelism: every step averages the gradients of all ranks.
 
-S. Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020.
+It is torch's DistributedDataParallel, unchanged except for hooks. S. Li et al., "PyTorch
+Distributed: experiences on accelerating data parallel training", VLDB 2020.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ LOGGER = logging.getLogger(__name__)
 
 
 class AllReduceParameters(BalancedParameters, CompressibleParameters):
-    """Every step averages all ranks' gradients: torch's DistributedDataParallel (Li et al., VLDB
-    2020).
+    """Parameters of `allreduce`: every step averages the gradients of all ranks.
+
+    It is torch's DistributedDataParallel (Li et al., VLDB 2020).
     """
 
     reference: ClassVar[str] = "Li et al., VLDB 2020"
     summary: ClassVar[str] = (
-        "every step averages all gradients, with torch's DistributedDataParallel"
+        "averages the gradients of all workers in every step, with torch's DistributedDataParallel"
     )
     compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
     encodes_every_step: ClassVar[bool] = True
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(
-        default=False, description="also record every gradient bucket; costs a hook per bucket"
+        default=False, description="also record every gradient bucket; runs one hook per bucket"
     )
 
     def create_worker(self, context: TrainingContext) -> AllReduce:
@@ -49,12 +50,13 @@ class AllReduceParameters(BalancedParameters, CompressibleParameters):
 
 
 class AllReduce(SynchronizesEveryStep):
-    """w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, wherever they were
-    computed.
+    """Worker of `allreduce`: w <- w - lr * (1/N) * (sum of the gradients of all N samples).
+
+    The N samples are those of the whole batch, on all ranks.
 
     Args:
-        parameters: what to record, and what gradients are compressed with.
-        context: what this rank trains with.
+        parameters: compression, and whether to record buckets.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: AllReduceParameters, context: TrainingContext) -> None:
@@ -93,24 +95,27 @@ class AllReduce(SynchronizesEveryStep):
             )
         if parameters.trace_buckets and not traces:
             LOGGER.warning(
-                "gradient buckets are not recorded: NCCL does not tell the host when one was"
-                " reduced"
+                "trace_buckets has no effect: NCCL does not report to the host when it has reduced"
+                " a gradient bucket"
             )
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, average, update (see `Strategy`)."""
+        """Run forward pass, backward pass with averaging, and update (see `Strategy`)."""
         from torch.nn.functional import cross_entropy
 
         from laggard.workloads.tracing.ddp_timing import on_backward_computed
 
         counted = len(share.indices)
         self._computed_samples = len(batch.labels)
+        # With buffers, DDP broadcasts those of rank 0 before the forward pass: that is collective 0
+        # of the step, and the average of the gradients is collective 1.
         if self._buffer_bytes:
             self._recorder.enter(Phase.OTHER)
         else:
             self._recorder.enter(Phase.FORWARD, work=self._computed_samples)
         logits = self._ddp(batch.inputs)
         summed = cross_entropy(logits[:counted], batch.labels[:counted], reduction="sum")
+        # DDP averages over ranks; the scale turns that into the mean over the batch's samples.
         loss = summed * share.loss_scale
         on_backward_computed(loss, self._on_gradients_computed)
         self._clock.synchronize()
@@ -131,8 +136,9 @@ class AllReduce(SynchronizesEveryStep):
         self._recorder.enter(Phase.COMM, group=group, payload_bytes=self._payload_bytes())
 
     def _payload_bytes(self) -> int:
-        """Of the step whose gradients have just been computed: by then DDP has handed over every
-        bucket.
+        """Return the bytes that the step whose gradients have just been computed sends.
+
+        By then DDP has handed over every bucket, so the hook has counted them all.
         """
         if self._hook is None:
             return self._gradient_bytes
@@ -140,10 +146,10 @@ class AllReduce(SynchronizesEveryStep):
         return self._sent_bytes - before
 
     def broadcast_begins(self) -> None:
-        """DDP begins to fetch the buffers of rank 0."""
+        """Record that DDP begins to fetch the buffers of rank 0."""
         self._recorder.enter(Phase.COMM, group=0, payload_bytes=self._buffer_bytes)
 
     def broadcast_ends(self) -> None:
-        """DDP has them; what follows is this rank's own forward pass."""
+        """Record that DDP has the buffers; this rank's own forward pass follows."""
         self._clock.synchronize()
         self._recorder.enter(Phase.FORWARD, work=self._computed_samples)

@@ -1,5 +1,7 @@
-"""How ranks that train by themselves meet when what they send is compressed: they send what they
-have moved since they last agreed.
+"""Compressed averages of ranks that train on their own.
+
+Ranks send how far their parameters have moved since the last average (the deltas), not the
+parameters themselves.
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class CompressedDeltaAverage:
-    """The mean of some ranks' moves, compressed with error feedback, and of their buffers, which
-    are few and stay whole.
+    """Mean of the deltas of some ranks, compressed with error feedback.
 
-    Vectors are moves, then buffers (see `FlatState`). All members end with the same bits.
+    Buffers are few and are averaged without compression. Vectors contain deltas, then buffers (see
+    `FlatState`). All members get the same bits.
 
     Args:
-        codec: of the moves.
-        context: of this rank.
-        delta_count: how many of a vector's numbers are moves.
-        synchronize: waits for the device.
-        members: number of ranks that meet.
-        group: torch's; all ranks when absent.
+        codec: codec of the deltas.
+        context: training context of the rank.
+        delta_count: number of deltas in a vector.
+        synchronize: function that waits for the device.
+        members: number of ranks that are averaged.
+        group: process group of torch; all ranks when absent.
     """
 
     def __init__(
@@ -48,16 +50,25 @@ class CompressedDeltaAverage:
         self._members, self._group = members, group
 
     def mean(self, vector: torch.Tensor, number: int) -> torch.Tensor:
-        """Exchange and decode.
+        """Exchange the vectors of all members and return their mean.
 
         Args:
-            vector: this rank's.
-            number: of the collective within the step.
+            vector: vector of this rank.
+            number: number of the collective within the step.
         """
         return self.decode(*self.exchange(vector, number))
 
     def exchange(self, vector: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What all members have sent, encoded, and the mean of their buffers; the same on each."""
+        """Exchange the vectors of all members without decoding them.
+
+        Args:
+            vector: vector of this rank.
+            number: number of the collective within the step.
+
+        Returns:
+            The encoded deltas of all members and the mean of their buffers; both are the same on
+            each member.
+        """
         import torch.distributed as dist
 
         from laggard.workloads.compress.codec import count_tensor_bytes
@@ -66,6 +77,7 @@ class CompressedDeltaAverage:
             self._mean.encode(vector[: self._delta_count]),
             vector[self._delta_count :] / self._members,
         )
+        # Encoding on a device must end before the communication phase begins.
         self._synchronize()
         self._context.recorder.enter(
             Phase.COMM,
@@ -79,7 +91,7 @@ class CompressedDeltaAverage:
         return exchanged, buffers
 
     def allocate_exchange(self, vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Room for what `exchange` returns, for a vector such as this."""
+        """Allocate the tensors that `exchange` returns for such a vector."""
         import torch
 
         return self._mean.allocate_exchange(vector[: self._delta_count]), torch.empty_like(
@@ -87,7 +99,7 @@ class CompressedDeltaAverage:
         )
 
     def decode(self, exchanged: torch.Tensor, buffers: torch.Tensor) -> torch.Tensor:
-        """The mean vector."""
+        """Return the mean vector from the tensors that `exchange` returned."""
         import torch
 
         self._context.recorder.enter(Phase.OPTIMIZER)

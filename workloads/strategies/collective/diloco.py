@@ -1,9 +1,8 @@
-"""DiLoCo: many inner steps of every rank by itself, then one outer step along the mean of what they
-moved.
+"""DiLoCo: many inner steps on each rank, then one outer step along the mean change.
 
 A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
-arXiv:2311.08105, algorithm 1. The inner optimizer is the workload's (the paper's: AdamW), the outer
-one Nesterov's momentum.
+arXiv:2311.08105, algorithm 1. The inner optimizer is the workload's (AdamW in the paper). The
+outer optimizer is SGD with Nesterov momentum.
 """
 
 from __future__ import annotations
@@ -30,17 +29,19 @@ if TYPE_CHECKING:
 
 
 class DiLoCoParameters(BalancedParameters, CompressibleParameters):
-    """Ranks train by themselves; what they moved is averaged seldom, and an outer Nesterov step
-    taken (Douillard et al. 2023).
+    """Parameters of `diloco`: ranks train on their own between rare outer steps.
+
+    An outer step follows the mean change of all models with Nesterov momentum (Douillard et al.
+    2023).
     """
 
     reference: ClassVar[str] = "Douillard et al. 2023"
     summary: ClassVar[str] = (
-        "the mean change of all models in `steps` inner steps becomes an outer step with "
-        "Nesterov's momentum"
+        "each worker takes `steps` inner steps on its own; then the mean change of all models "
+        "drives one outer step with Nesterov momentum"
     )
     name: Literal["diloco"]
-    steps: StepCount = Field(default=50, description="inner steps between two outer ones")
+    steps: StepCount = Field(default=50, description="inner steps between two outer steps")
     outer_lr: float = Field(default=0.7, gt=0, le=10, allow_inf_nan=False)
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
 
@@ -50,11 +51,14 @@ class DiLoCoParameters(BalancedParameters, CompressibleParameters):
 
 
 class DiLoCo:
-    """Every H steps: D <- (1/K) * sum of (W - w_k); W <- OuterOpt(W, D); w_k <- W.
+    """Worker of `diloco`, with an outer step every H steps.
+
+    D <- (1/K) * (sum of W - w_k over all ranks k); W <- OuterOpt(W, D); w_k <- W.
 
     Args:
-        parameters: H, the outer step's size and momentum, and what moves are compressed with.
-        context: what this rank trains with.
+        parameters: H (`steps`), learning rate and momentum of the outer step, and compression of
+            the changes.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: DiLoCoParameters, context: TrainingContext) -> None:
@@ -68,6 +72,7 @@ class DiLoCo:
         self._gradient = LocalGradient(context)
         self._state = FlatState(context.model)
         codec, synchronize = create_vector_codec(parameters.compress), self._gradient.synchronize
+        # Compressed averages divide by the number of ranks, so they cannot weight by samples.
         self._weights = SampleWeights(
             by_samples=codec is None and parameters.balanced_batches is not None
         )
@@ -78,6 +83,8 @@ class DiLoCo:
                 codec, context, self._state.parameters, synchronize, context.world_size
             )
         )
+        # A parameter of its own, so that torch's SGD can take the outer step. All ranks begin with
+        # the same model, so it needs no broadcast.
         self._outer_parameters = torch.nn.Parameter(self._state.read()[: self._state.parameters])
         self._outer_optimizer = torch.optim.SGD(
             [self._outer_parameters],
@@ -92,11 +99,11 @@ class DiLoCo:
         return self._weights.weight
 
     def next_synchronization(self, step: int) -> int:
-        """The next outer step (see `Strategy`)."""
+        """Return the next step that ends with an outer step (see `Strategy`)."""
         return find_next_synchronization(step, self._parameters.steps, self._context.last_step)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, update; then perhaps an outer step (see `Strategy`)."""
+        """Run forward pass, backward pass and update, and an outer step if due (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
         self._weights.add_samples(share)
         if self.next_synchronization(step) == step:
@@ -113,6 +120,7 @@ class DiLoCo:
         deltas = (
             self._mean(deltas) if self._compressed is None else self._compressed.mean(deltas, 0)
         )
+        # The negative change acts as the gradient; buffers have no gradient and become their mean.
         self._outer_parameters.grad = deltas[:count]
         self._outer_optimizer.step()
         self._state.write(torch.cat([self._outer_parameters.detach(), deltas[count:]]))

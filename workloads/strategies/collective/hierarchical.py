@@ -1,7 +1,7 @@
-"""Hierarchical local SGD: averages within a tier often, over the far links between tiers seldom.
+"""Hierarchical local SGD: frequent averages within a tier, rare averages across tiers.
 
-T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR
-2020, section 5 and appendix.
+It saves traffic on the slow links between tiers. T. Lin, S. U. Stich, K. K. Patel, M. Jaggi,
+"Don't use large mini-batches, use local SGD", ICLR 2020, section 5 and appendix.
 """
 
 from __future__ import annotations
@@ -33,29 +33,28 @@ if TYPE_CHECKING:
 
 
 class HierarchicalParameters(BalancedParameters, CompressibleParameters):
-    """Local SGD on two levels: averages within a tier often, across tiers seldom (Lin et al., ICLR
-    2020).
+    """Parameters of `hierarchical`: local SGD on two levels (Lin et al., ICLR 2020).
+
+    Models are averaged often within a tier and rarely across tiers.
     """
 
     reference: ClassVar[str] = "Lin et al., ICLR 2020"
     summary: ClassVar[str] = (
-        "local SGD on two levels: averages within a tier every `tier_steps` steps, across "
-        "tiers every `wan_steps`"
+        "local SGD on two levels: averages models within a tier every `tier_steps` steps, and "
+        "across tiers every `wan_steps` steps"
     )
     name: Literal["hierarchical"]
     tier_steps: StepCount = Field(
-        default=1, description="steps between two averages of the models of one tier's ranks"
+        default=1, description="steps between two averages of the models within one tier"
     )
-    wan_steps: StepCount = Field(
-        default=8, description="steps between two averages of all ranks' models"
-    )
+    wan_steps: StepCount = Field(default=8, description="steps between two averages of all models")
 
     @model_validator(mode="after")
     def _check_wan_steps(self) -> Self:
         if self.wan_steps < self.tier_steps:
             rule = (
-                f"tiers are averaged every {self.tier_steps} steps, and all of them no more often —"
-                " raise wan_steps"
+                f"wan_steps must be at least tier_steps ({self.tier_steps}): an average across"
+                " tiers includes one within each tier — raise wan_steps"
             )
             key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
             raise PydanticCustomError("wan_steps_below_tier_steps", rule, {ERROR_SUBKEY: (key,)})
@@ -67,15 +66,16 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
 
 
 class Hierarchical:
-    """w_k <- w_k - lr * g_k; w_k <- the mean of its tier every `tier_steps`, the mean of all every
-    `wan_steps`.
+    """Worker of `hierarchical`: w_k <- w_k - lr * g_k in every step, then perhaps an average.
 
-    The mean of all travels between the first ranks of the tiers only: sum within each tier, sum of
-    the tiers' sums, then back.
+    Every `tier_steps` steps, w_k becomes the mean of its tier; every `wan_steps` steps, the mean
+    of all ranks. For the mean of all, each tier computes its sum, the first ranks of the tiers add
+    these sums, and each first rank sends the result to its tier. So only one rank per tier uses
+    the links between tiers.
 
     Args:
-        parameters: how often, and what moves are compressed with.
-        context: what this rank trains with.
+        parameters: periods of both averages, and compression of the changes.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: HierarchicalParameters, context: TrainingContext) -> None:
@@ -91,10 +91,11 @@ class Hierarchical:
         members = group_ranks_by_tier(context.tiers)
         self._tier = next(tier for tier, ranks in enumerate(members) if context.rank in ranks)
         self._members, self._tiers = members[self._tier], len(members)
-        # Every rank makes every group, in the same order, as torch wants it.
+        # torch requires every rank to create every group, in the same order.
         self._tier_group = [dist.new_group(ranks) for ranks in members][self._tier]
         self._leaders = dist.new_group([ranks[0] for ranks in members])
         codec = create_vector_codec(parameters.compress)
+        # Compressed averages divide by the number of ranks, so they cannot weight by samples.
         by_samples = codec is None and parameters.balanced_batches is not None
         self._tier_weights, self._global_weights = (
             SampleWeights(by_samples=by_samples),
@@ -123,11 +124,11 @@ class Hierarchical:
         return self._global_weights.weight
 
     def next_synchronization(self, step: int) -> int:
-        """The next step with an average of all (see `Strategy`)."""
+        """Return the next step with an average of all ranks (see `Strategy`)."""
         return find_next_synchronization(step, self._parameters.wan_steps, self._context.last_step)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, update; then perhaps average (see `Strategy`)."""
+        """Run forward pass, backward pass and update, and an average if due (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._tier_weights.loss_scale(share))
         self._tier_weights.add_samples(share)
         self._global_weights.add_samples(share)
@@ -153,6 +154,8 @@ class Hierarchical:
             self._write(self._average_deltas_of_all(self._deltas))
             return
         mine = self._global_weights.apply_weight(self._read())
+        # Numbers of a step's collectives: first the sums of the tiers, then their broadcasts, then
+        # the sum of the first ranks.
         self._sum_within(mine)
         if self._context.rank == self._members[0]:
             self._collective(2 * self._tiers, lambda: dist.all_reduce(mine, group=self._leaders))
@@ -161,14 +164,16 @@ class Hierarchical:
                 self._tiers + self._tier,
                 lambda: dist.broadcast(mine, self._members[0], group=self._tier_group),
             )
-        self._tier_weights.mean(mine, self._context.world_size)  # which begins anew, too
+        # Only called to reset the samples counted since the last average within the tier.
+        self._tier_weights.mean(mine, self._context.world_size)
         self._write(self._global_weights.mean(mine, self._context.world_size))
 
     def _average_deltas_in_tier(self, deltas: _TierDeltas) -> torch.Tensor:
-        """The tier's last mean plus the mean of what its ranks say they have moved since."""
+        """Return the tier's last mean plus the mean change of its ranks since then."""
         import torch
 
         count, vector = self._state.parameters, self._read()
+        # Alone in its tier, the rank's own model is the exact mean: nothing to compress.
         if len(self._members) == 1:
             deltas.tier_mean = vector[:count].clone()
             return vector
@@ -178,8 +183,10 @@ class Hierarchical:
         return torch.cat([deltas.tier_mean, mean[count:]])
 
     def _average_deltas_of_all(self, deltas: _TierDeltas) -> torch.Tensor:
-        """The last mean of all plus the mean of what first ranks say their tiers have moved since,
-        as they have told the other ranks of theirs.
+        """Return the last mean of all ranks plus the mean change of the tiers since then.
+
+        Only the first rank of each tier exchanges with the other tiers; it then broadcasts the
+        encoded changes within its tier.
         """
         import torch
         import torch.distributed as dist
@@ -192,6 +199,7 @@ class Hierarchical:
         exchanged, buffers = deltas.across.allocate_exchange(vector)
         if self._context.rank == self._members[0]:
             vector[:count] -= deltas.global_mean
+            # `across` divides by the number of tiers; this factor weights tiers by their ranks.
             vector *= self._tiers * len(self._members) / self._context.world_size
             exchanged, buffers = deltas.across.exchange(vector, 2 * self._tiers)
         if len(self._members) > 1:
@@ -236,8 +244,13 @@ class Hierarchical:
 
 @dataclass
 class _TierDeltas:
-    """Compressed averages: how they are made, and the parameters that a tier's ranks, and all
-    ranks, last agreed upon.
+    """State of compressed averages.
+
+    Attributes:
+        within: average within the tier.
+        across: average across the tiers.
+        tier_mean: parameters after the tier's last average.
+        global_mean: parameters after the last average of all ranks.
     """
 
     within: CompressedDeltaAverage
@@ -247,10 +260,10 @@ class _TierDeltas:
 
 
 def group_ranks_by_tier(tiers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The ranks of every tier; tiers in the order of their first ranks.
+    """Return the ranks of every tier; the tiers are in the order of their first ranks.
 
     Args:
-        tiers: the tier of every rank, in rank order.
+        tiers: tier of every rank, in rank order.
     """
     return tuple(
         tuple(rank for rank, other in enumerate(tiers) if other == tier)

@@ -1,7 +1,7 @@
-"""Local SGD: ranks train by themselves, and every H steps their models become their mean.
+"""Local SGD: ranks train on their own, and every H steps their models become their mean.
 
 T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, "Don't use large mini-batches, use local SGD", ICLR
-2020: with `after`, post-local SGD.
+2020. With the parameter `after` it is the paper's post-local SGD.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 
 class LocalSGDParameters(BalancedParameters, CompressibleParameters):
-    """Ranks train by themselves and average their models now and then (post-local SGD: Lin et al.,
-    ICLR 2020).
+    """Parameters of `local_sgd`: ranks train on their own and average their models periodically.
+
+    With `after`, it is post-local SGD (Lin et al., ICLR 2020).
     """
 
     reference: ClassVar[str] = "Lin et al., ICLR 2020"
@@ -36,13 +37,11 @@ class LocalSGDParameters(BalancedParameters, CompressibleParameters):
         "in each of the first `after` steps"
     )
     name: Literal["local_sgd"]
-    steps: StepCount = Field(
-        default=8, description="steps between two averages of all ranks' models"
-    )
+    steps: StepCount = Field(default=8, description="steps between two averages of all models")
     after: int = Field(
         default=0,
         ge=0,
-        description="until that many steps are done, the models are averaged in each",
+        description="number of first steps that each end with an average of all models",
     )
 
     def create_worker(self, context: TrainingContext) -> LocalSGD:
@@ -51,15 +50,16 @@ class LocalSGDParameters(BalancedParameters, CompressibleParameters):
 
 
 class LocalSGD:
-    """w_k <- w_k - lr * g_k in every step; w_k <- (1/K) * sum of all w_k in every H-th one, and in
-    the last.
+    """Worker of `local_sgd`: w_k <- w_k - lr * g_k in every step, then perhaps the mean.
 
-    Compressed, the mean is the last one plus the mean of what ranks say they have moved since; what
-    they leave out they say later.
+    In every H-th step and in the last one, w_k <- (1/K) * (sum of all w_k). With compression, the
+    new mean is the last mean plus the mean of the changes that ranks have sent. A change that
+    compression omits is sent with a later average.
 
     Args:
-        parameters: H, when it begins, and what moves are compressed with.
-        context: what this rank trains with.
+        parameters: H (`steps`), start of the local steps (`after`), and compression of the
+            changes.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: LocalSGDParameters, context: TrainingContext) -> None:
@@ -71,6 +71,7 @@ class LocalSGD:
         self._gradient = LocalGradient(context)
         self._state = FlatState(context.model)
         codec = create_vector_codec(parameters.compress)
+        # Compressed averages divide by the number of ranks, so they cannot weight by samples.
         self._weights = SampleWeights(
             by_samples=codec is None and parameters.balanced_batches is not None
         )
@@ -78,6 +79,7 @@ class LocalSGD:
             self._synchronize_models = self._average
             return
         count, synchronize = self._state.parameters, self._gradient.synchronize
+        # The initial model is the same on all ranks, so it is their first mean.
         self._last_mean = self._state.read()[:count]
         self._compressed = CompressedDeltaAverage(
             codec, context, count, synchronize, context.world_size
@@ -90,13 +92,13 @@ class LocalSGD:
         return self._weights.weight
 
     def next_synchronization(self, step: int) -> int:
-        """The next step with an average (see `Strategy`)."""
+        """Return the next step that ends with an average (see `Strategy`)."""
         if step < self._parameters.after:
             return step
         return find_next_synchronization(step, self._parameters.steps, self._context.last_step)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, update; then perhaps average (see `Strategy`)."""
+        """Run forward pass, backward pass and update, and an average if due (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
         self._weights.add_samples(share)
         if self.next_synchronization(step) == step:

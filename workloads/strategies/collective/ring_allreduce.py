@@ -1,9 +1,8 @@
-"""The synchronous baseline over the transport of messages: a ring of ranks, each of which speaks to
-the next.
+"""Synchronous baseline over the message transport: a ring all-reduce in every step.
 
 P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC
-2009. Beside `allreduce` (torch DDP over gloo) it tells what of a strategy's figures is the
-transport's: the update is the same, but nothing overlaps with the backward pass.
+2009. Comparison with `allreduce` (torch DDP over gloo) shows the cost of the transport: the update
+is the same, but nothing overlaps with the backward pass.
 """
 
 from __future__ import annotations
@@ -31,14 +30,16 @@ CHUNK_MESSAGE = 2
 
 
 class RingAllReduceParameters(BalancedParameters):
-    """As `allreduce`, carried by the transport that the strategies without collectives use: tells
-    what is the transport's and what theirs.
+    """Parameters of `ring_allreduce`: the update of `allreduce` over the message transport.
+
+    Strategies without collectives use that transport. This baseline separates its cost from
+    theirs.
     """
 
     reference: ClassVar[str] = "Patarasuk and Yuan, JPDC 2009"
     summary: ClassVar[str] = (
-        "as `allreduce`, over the transport of the strategies without collectives, to "
-        "separate the cost of the transport from that of the strategies"
+        "same update as `allreduce`, but sent over the transport of the strategies without "
+        "collectives; separates the cost of that transport from the cost of those strategies"
     )
     peer_to_peer: ClassVar[bool] = True
     name: Literal["ring_allreduce"]
@@ -49,11 +50,13 @@ class RingAllReduceParameters(BalancedParameters):
 
 
 class RingAllReduce(SynchronizesEveryStep):
-    """g <- (1/K) * sum of all g_k; w <- w - lr * g. BatchNorm's statistics are averaged too.
+    """Worker of `ring_allreduce`: g <- (1/K) * (sum of all g_k); w <- w - lr * g.
+
+    BatchNorm's statistics are averaged, too.
 
     Args:
-        _parameters: there are none.
-        context: what this rank trains with.
+        _parameters: unused; the strategy has no parameters of its own here.
+        context: training context of the rank.
     """
 
     def __init__(self, _parameters: RingAllReduceParameters, context: TrainingContext) -> None:
@@ -65,7 +68,7 @@ class RingAllReduce(SynchronizesEveryStep):
         self._gradient, self._state = LocalGradient(context), FlatState(context.model)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, average, update (see `Strategy`)."""
+        """Run forward pass, backward pass, average and update (see `Strategy`)."""
         recorder, count = self._context.recorder, self._state.parameters
         loss = self._gradient.compute(batch, share)
         whole = self._state.read_gradients()
@@ -82,10 +85,14 @@ class RingAllReduce(SynchronizesEveryStep):
         return StepResult(loss, read_version=step, applied_version=step + 1)
 
     def all_gather(self, numbers: Sequence[float], group: int) -> list[list[float]]:
-        """Tell all ranks some numbers, with spans of a group; returns everybody's, by rank."""
+        """Send some numbers to all ranks and return the numbers of every rank, by rank.
+
+        The spans of this exchange carry the number `group`.
+        """
         import torch
 
         recorder, context = self._context.recorder, self._context
+        # A sum of vectors that are zero except for one row each is an all-gather.
         gathered = torch.zeros(context.world_size, len(numbers), dtype=torch.float64)
         gathered[context.rank] = torch.tensor(numbers, dtype=torch.float64)
         recorder.enter(
@@ -98,10 +105,12 @@ class RingAllReduce(SynchronizesEveryStep):
 
 
 class RingReducer:
-    """Sums vectors of all ranks: each chunk goes round once to be summed, and once to be told.
+    """Sum of the vectors of all ranks, computed in a ring.
+
+    Each chunk travels around the ring twice: once to be summed, once to be distributed.
 
     Args:
-        peers: of this rank.
+        peers: connections of this rank.
     """
 
     def __init__(self, peers: PeerConnections) -> None:
@@ -111,7 +120,7 @@ class RingReducer:
         self._received: dict[int, torch.Tensor] = {}
 
     def payload_bytes(self, vector: torch.Tensor) -> int:
-        """Count the bytes that this rank sends to sum such a vector."""
+        """Return the number of bytes that this rank sends to sum such a vector."""
         import torch
 
         chunks = torch.tensor_split(vector, self._world_size)
@@ -119,21 +128,24 @@ class RingReducer:
         return sum(chunks[(self._peers.rank - turn) % self._world_size].nbytes for turn in turns)
 
     def sum(self, vector: torch.Tensor) -> None:
-        """Make a vector, of the host's memory, the sum of all ranks' vectors; bit for bit the same
-        on all.
+        """Replace a vector in host memory by the sum of all ranks' vectors.
+
+        The result is the same on all ranks, bit for bit.
         """
         import torch
 
+        # The chunks are views: writing to them changes `vector`.
         chunks = torch.tensor_split(vector, self._world_size)
         rank, world = self._peers.rank, self._world_size
         for turn in range(2 * (world - 1)):
             sends, takes = (rank - turn) % world, (rank - turn - 1) % world
-            # What is sent must stay as it is until it is acknowledged, and the chunk itself is
-            # written again later.
+            # A sent tensor must not change until it is acknowledged, but a later turn overwrites
+            # the chunk: hence the copy.
             self._peers.send(
                 self._next, Message(CHUNK_MESSAGE, self._round, (), chunks[sends].clone())
             )
             chunk = self._receive_chunk(self._round)
+            # The first world - 1 turns sum the chunks, the others distribute the sums.
             if turn < world - 1:
                 chunks[takes].add_(chunk)
             else:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 
 class SynchronizesEveryStep:
-    """Base of strategies whose ranks have one model after each step."""
+    """Base of strategies whose ranks have the same model after each step."""
 
     @property
     def weight(self) -> float:
-        """All ranks count alike (see `Strategy`)."""
+        """Weight of this rank's model: 1, as for all ranks (see `Strategy`)."""
         return 1.0
 
     def next_synchronization(self, step: int) -> int:
-        """This one (see `Strategy`)."""
+        """Return `step`: every step synchronizes (see `Strategy`)."""
         return step
 
 
 def find_next_synchronization(step: int, every: int, last_step: int | None) -> int:
-    """The first step, from `step` on, in which they meet: every so many steps, and in the last.
+    """Return the first periodic synchronization step at or after `step`.
 
     Args:
-        step: from 0.
-        every: steps between two meetings; the first is step `every - 1`.
-        last_step: the last step of the training, where that is known beforehand.
+        step: number of a step, from 0.
+        every: period in steps; the first synchronization is in step `every - 1`.
+        last_step: last step of the training, which also synchronizes; None if it is not known in
+            advance.
     """
+    # -(step + 1) modulo `every` is the number of steps left in the period.
     regular = step + (-(step + 1)) % every
     return regular if last_step is None or step > last_step else min(regular, last_step)

@@ -1,9 +1,10 @@
-"""Decentralised training over unequal links: each rank averages its model with one other in each
-step, often over fast links, seldom over slow ones.
+"""Decentralized training over unequal links: pairs of ranks average their models.
 
-P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous Networks"
-(NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et al., ICDCS 2020): see
-matching_policy.py for how often, and fast_links_rule.py for how ranks agree.
+In each step every rank averages with one other rank, often over fast links and rarely over slow
+ones. P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous
+Networks" (NetMax), ICDE 2021, with the pairs of SAPS-PSGD (Z. Tang et al., ICDCS 2020).
+`matching_policy.py` decides how often each pair meets; `fast_links_rule.py` is the protocol by
+which ranks agree.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ if TYPE_CHECKING:
 
 
 class FastLinksParameters(PeerParameters):
-    """In each step workers are paired off and average their models, often over fast links and
-    seldom over slow ones (NetMax: Zhou et al., ICDE 2021).
+    """Parameters of `fast_links`: in each step, pairs of workers average their models.
+
+    Pairs with fast links meet often, pairs with slow links rarely (NetMax: Zhou et al., ICDE
+    2021).
     """
 
     reference: ClassVar[str] = "NetMax: Zhou et al., ICDE 2021"
     summary: ClassVar[str] = (
-        "in each step workers average their models in pairs, mostly over links measured "
-        "to be fast, as long as models still mix `mixing` times as fast as with uniform "
-        "pairs; all workers take the same steps"
+        "in each step workers average their models in pairs, mostly over links measured to be "
+        "fast, while models still mix at least `mixing` times as fast as with uniform pairs; "
+        "all workers take the same steps"
     )
     name: Literal["fast_links"]
     every: StepCount = Field(
-        default=20, description="steps between two agreements on who meets whom how often"
+        default=20, description="steps between two updates of the policy that pairs workers"
     )
     mixing: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description=(
-            "how fast models become one, at least, as a part of what it is without preferences"
-        ),
+        description="least speed at which models mix, relative to uniform pairs",
     )
     explore: float = Field(
-        default=0.1, gt=0, le=1, description="part of the steps without preferences"
+        default=0.1, gt=0, le=1, description="fraction of the steps with uniform pairs"
     )
 
     def create_worker(self, context: TrainingContext) -> FastLinks:
@@ -68,15 +69,15 @@ class FastLinksParameters(PeerParameters):
 
 
 class FastLinks(RuleDrivenPeerStrategy):
-    """x_i <- (x_i + x_j) / 2 with the partner j of this step, then - lr * g_i(x_i before).
+    """Worker of `fast_links`: x_i <- (x_i + x_j) / 2 - lr * g_i(x_i before).
 
-    Models travel while the gradient is computed, and a rank waits for its partner of this step and
-    for nobody else. All take the same steps, so that in the long run nobody is faster than the
-    slowest computer: it is links that are chosen here.
+    The rank j is the partner of this step. Models travel while the gradient is computed, and a
+    rank waits only for its partner of the step. All ranks take the same steps, so in the long run
+    no rank is faster than the slowest computer: the strategy avoids slow links only.
 
     Args:
-        parameters: of the policy.
-        context: what this rank trains with.
+        parameters: parameters of the policy.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: FastLinksParameters, context: TrainingContext) -> None:
@@ -96,7 +97,7 @@ class FastLinks(RuleDrivenPeerStrategy):
         self._peers.join_handler = self
 
     def add_member(self, rank: int, step: int) -> None:
-        """Tell it what was measured that it needs (see `JoinHandler`)."""
+        """Send a joining rank the measurements that it needs (see `JoinHandler`)."""
         import torch
 
         for reported_step, row in self._rule.add_member(rank, step):
@@ -108,14 +109,13 @@ class FastLinks(RuleDrivenPeerStrategy):
             )
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Send, forward, backward, wait for the partner, average, update (see
-        `AsyncStrategy`).
-        """
+        """Send, compute, wait for the partner, average and update (see `AsyncStrategy`)."""
         import torch
 
         assert step == self._rule.step
         recorder, row = self._context.recorder, self._link_times.row
         self._mine, self._row = self._state.read().cpu(), torch.from_numpy(row)
+        # Lost ranks must be known to the rule before it draws the partner.
         self._remove_lost_members()
         self._send(self._rule.begin(row))
         began_ns = time.monotonic_ns()

@@ -1,15 +1,16 @@
-"""How ranks pair off step by step without waiting for anybody but their partners, and agree on how;
-of one rank, and pure.
+"""Protocol by which ranks pair off in each step and agree on a policy; one rank's side, pure.
 
-In step k all draw the same matching from the same policy. Every so many steps each tells all others
-what it has measured, and the policy made of that holds from a whole period later on, so that hardly
-anybody waits for it. Where a rank is lost while it tells, policies may differ for a period: who is
-offered a model by anybody but its partner of that step refuses it, and the other goes on alone. So
-whoever is furthest behind can always go on.
+In step k all ranks draw the same matching from the same policy. Once per period (`every` steps)
+each rank sends its measurements to all others. The policy made from them takes effect one whole
+period later, so hardly any rank waits for measurements.
 
-Who joins tells what it has measured from its first step on, and is told what others have told of
-that step and later ones; it trains by itself until a policy is made of that, unless all still have
-the first one.
+If a rank is lost while it sends its measurements, the policies of the others may differ for a
+period. A rank that receives a model from a rank other than its partner of that step refuses it,
+and the sender continues alone. So the rank that is furthest behind can always continue.
+
+A joining rank sends its measurements from its first step on. It receives the measurements that the
+others have already sent for that step and later ones. It trains alone until a policy is made from
+those, unless all ranks still have the first policy.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 Model = TypeVar("Model")
 
 _REMEMBERED_PERIODS = 4
-"""Periods for which a rank remembers what it told; those who are there are not so far apart."""
+"""Periods for which a rank keeps the measurements that it has sent. Present ranks are never that
+far apart.
+"""
 
 
 class PairingSettings(Protocol):
@@ -46,8 +49,10 @@ class PairingSettings(Protocol):
 
 
 class FastLinksMessage(Enum):
-    """What ranks tell each other of a step: here is my model; I exchange with somebody else; here
-    is what I have measured.
+    """Kind of a message about one step.
+
+    OFFER carries the sender's model. REFUSAL says that the sender has another partner in that
+    step. MEASURED carries the sender's measurements.
     """
 
     OFFER = 2
@@ -57,7 +62,7 @@ class FastLinksMessage(Enum):
 
 @dataclass(frozen=True)
 class FastLinksSend:
-    """A rank is to be told something of a step."""
+    """Message that must be sent to a rank."""
 
     rank: int
     message_kind: FastLinksMessage
@@ -66,16 +71,16 @@ class FastLinksSend:
 
 @dataclass
 class FastLinksRule(Generic[Model]):
-    """One rank's state.
+    """State of one rank.
 
     Attributes:
-        rank: whose.
-        world_size: number of ranks in the beginning.
-        parameters: of the policy, and how often it is made.
-        seed: common to all ranks.
-        step: that the rank is in.
-        partner: whom it exchanges models with in this step; None for nobody.
-        policy: that partners are drawn from.
+        rank: number of this rank.
+        world_size: number of ranks at the start.
+        parameters: settings of the policy, and its period.
+        seed: seed shared by all ranks.
+        step: step that the rank is in.
+        partner: rank that it exchanges models with in this step; None for no partner.
+        policy: policy that partners are drawn from.
     """
 
     rank: int
@@ -96,15 +101,21 @@ class FastLinksRule(Generic[Model]):
 
         self._present = set(range(self.world_size))
         nothing = np.full(self.world_size + 1, np.nan)
+        # Without measurements all matchings are equally probable.
         self._plan_policy(dict.fromkeys(range(self.world_size), nothing))
 
     def begin(self, measured: FloatArray) -> tuple[FastLinksSend, ...]:
-        """Begin the step; `measured` is told where it is time to. Returns what is to be sent."""
+        """Begin the step and return the messages to send.
+
+        Args:
+            measured: this rank's measurements; sent only at the end of a period.
+        """
         sends: list[FastLinksSend] = []
         drawn = self.policy.partner(self.rank, self.seed, self.step)
         self.partner = drawn if drawn in self._present else None
         if self.partner is not None:
             sends.append(FastLinksSend(self.partner, FastLinksMessage.OFFER, self.step))
+        # Models that arrived early from ranks with which this one does not exchange.
         for step, rank in [
             offer for offer in self._offers if offer[0] == self.step and offer[1] != self.partner
         ]:
@@ -120,44 +131,48 @@ class FastLinksRule(Generic[Model]):
         return tuple(sends)
 
     def on_offer(self, rank: int, step: int, model: Model) -> tuple[FastLinksSend, ...]:
-        """A rank's model for a step; what is to be answered."""
+        """Handle a rank's model for a step and return the messages to send."""
         if step < self.step or (step == self.step and rank != self.partner):
             return (FastLinksSend(rank, FastLinksMessage.REFUSAL, step),)
         self._offers[step, rank] = model
         return ()
 
     def on_refusal(self, rank: int, step: int) -> None:
-        """A rank exchanges with somebody else in a step."""
+        """Continue without a partner if the refusal comes from the partner of this step."""
         if (rank, step) == (self.partner, self.step):
             self.partner = None
 
     def on_measurement(self, rank: int, step: int, row: FloatArray) -> None:
         """Handle the measurements of another rank."""
+        # The policy that later measurements belong to has already been made.
         if step + self.parameters.every > self.step:
             self._measured.setdefault(step, {})[rank] = row
 
     def remove_member(self, rank: int) -> None:
-        """A rank is gone."""
+        """Remove a rank that is gone; without its model this step has no partner."""
         self._present.discard(rank)
+        # A model that arrived before its sender was lost is still averaged.
         if rank == self.partner and (self.step, rank) not in self._offers:
             self.partner = None
 
     def start_at_step(self, step: int, present: Collection[int]) -> None:
-        """Begin with a step of a training that is under way, and with these others; before
-        `begin`.
-        """
+        """Join the present ranks in this step; call it before `begin`."""
         import numpy as np
 
         from laggard.workloads.strategies.peer.matching_policy import MatchingPolicy
 
         self.step, self._joined_steps[self.rank] = step, step
         self._present = {self.rank, *present}
+        # Later than the first period this rank cannot know the policy of the others: no pairs.
         if step > self.parameters.every:
             self.policy = MatchingPolicy((), (), np.empty(0))
 
     def add_member(self, rank: int, step: int) -> tuple[tuple[int, FloatArray], ...]:
-        """A rank is there, after all or again, and begins with a step; returns what it is to be
-        reported_step: of which steps what was measured here, if anything.
+        """Add a rank that begins with this step.
+
+        Returns:
+            Measurements of this rank that the new rank needs: the step that they were sent in, and
+            the values.
         """
         import numpy as np
 
@@ -165,6 +180,7 @@ class FastLinksRule(Generic[Model]):
         self._present.add(rank)
         self._joined_steps[rank] = step
         every = self.parameters.every
+        # A row of NaN stands for forgotten measurements, so that the new rank waits for no row.
         nothing = np.full(self.world_size + 1, np.nan)
         return tuple(
             (reported_step, self._reported_rows.get(reported_step, nothing))
@@ -181,8 +197,10 @@ class FastLinksRule(Generic[Model]):
         }
 
     def can_end(self) -> bool:
-        """Whether the partner's model is there, or no partner is, and what the next step's policy
-        is made of.
+        """Return whether the step may end.
+
+        The partner's model must be there, or there is no partner. All measurements for the next
+        step's policy must be there, too.
         """
         partner_ready = self.partner is None or (self.step, self.partner) in self._offers
         reported_step = self._policy_source_step(self.step + 1)
@@ -192,7 +210,10 @@ class FastLinksRule(Generic[Model]):
         )
 
     def end(self) -> Model | None:
-        """End the step, only when it may end; returns the partner's model, if there is one."""
+        """End the step and return the partner's model, if there is a partner.
+
+        Call it only if `can_end` returns True.
+        """
         model = None if self.partner is None else self._offers.pop((self.step, self.partner))
         self.step += 1
         reported_step = self._policy_source_step(self.step)
@@ -201,12 +222,13 @@ class FastLinksRule(Generic[Model]):
         return model
 
     def _reporting_ranks(self, step: int) -> set[int]:
-        """Who is there now, and was in this step."""
+        """Return the present ranks that were already present in this step."""
         return {rank for rank in self._present if self._joined_steps.get(rank, 0) <= step}
 
     def _policy_source_step(self, step: int) -> int | None:
-        """The step whose measurements a policy is made of that holds from this step on; None where
-        the policy stays.
+        """Return the step whose measurements make the policy that takes effect in this step.
+
+        Returns None if the policy does not change in this step.
         """
         reported_step = step - self.parameters.every
         since = self._joined_steps.get(self.rank, 0)
@@ -217,7 +239,10 @@ class FastLinksRule(Generic[Model]):
         )
 
     def _plan_policy(self, rows: dict[int, FloatArray]) -> None:
-        """Of everybody's rows, also of who has left since: the others have them too."""
+        """Make the policy from the measurements of all ranks.
+
+        Rows of ranks that have left since are included, because all other ranks have them, too.
+        """
         from laggard.workloads.strategies.peer.matching_policy import (
             estimate_exchange_times,
             plan_matchings,

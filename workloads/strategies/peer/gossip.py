@@ -1,8 +1,8 @@
-"""Decentralised parallel SGD: no server and no collective, each rank averages its model with its
-neighbours'.
+"""Decentralized parallel SGD: each rank averages its model with its neighbors' models.
 
-X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for
-Decentralized Parallel Stochastic Gradient Descent", NIPS 2017, algorithm 1.
+It needs neither a server nor collectives. X. Lian et al., "Can Decentralized Algorithms Outperform
+Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", NIPS
+2017, algorithm 1.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
 
 MODEL_MESSAGE = 2
-"""Version: the step that the sender is in."""
+"""Kind of a message with the sender's model. Version: the step that the sender is in."""
 
 
 class GossipParameters(PeerParameters):
-    """Every rank averages its model with its neighbours' in each step (D-PSGD: Lian et al., NIPS
-    2017).
+    """Parameters of `gossip`: in each step every rank averages its model with its neighbors'.
+
+    This is D-PSGD (Lian et al., NIPS 2017).
     """
 
     reference: ClassVar[str] = "D-PSGD: Lian et al., NIPS 2017"
     summary: ClassVar[str] = (
-        "no server: in each step every worker averages its model with its neighbors' "
-        "models; the `graph` is a `ring` or `complete`"
+        "no server: in each step every worker averages its model with the models of its "
+        "neighbors in the `graph` (`ring` or `complete`)"
     )
     name: Literal["gossip"]
-    graph: Graph = Field(default="ring", description="who is whose neighbour")
+    graph: Graph = Field(default="ring", description="graph of the neighbors")
 
     def create_worker(self, context: TrainingContext) -> Gossip:
         """Create one rank's side (see `Parameters`)."""
@@ -50,16 +51,15 @@ class GossipParameters(PeerParameters):
 
 
 class Gossip(PeerStrategyBase):
-    """x_i <- sum over neighbours j of W_ij x_j, then - lr * g_i(x_i before); W is symmetric and its
-    rows sum to 1.
+    """Worker of `gossip`: x_i <- (sum over neighbors j of W_ij x_j) - lr * g_i(x_i before).
 
-    Models are sent before the gradient is computed, so that they travel meanwhile. Where a rank is
-    lost or joins, the graph is made anew of those who are there; then a neighbour's model may be of
-    a later step than one's own.
+    W is symmetric and its rows sum to 1. Models are sent before the gradient is computed, so they
+    travel in the meantime. When a rank is lost or joins, the graph is rebuilt from the present
+    ranks. A neighbor's model may then be of a later step than this rank's.
 
     Args:
-        parameters: the graph.
-        context: what this rank trains with.
+        parameters: graph of the neighbors.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: GossipParameters, context: TrainingContext) -> None:
@@ -67,34 +67,31 @@ class Gossip(PeerStrategyBase):
 
         super().__init__(context)
         self._graph = parameters.graph
+        # Several per neighbor, because a neighbor may be some steps ahead.
         self._received: dict[int, list[Message]] = {rank: [] for rank in range(context.world_size)}
         self._notified: set[int] = set()
         self._mine = torch.empty(0)
         self._peers.join_handler = self
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see
-        `AsyncStrategy`).
-        """
+        """Copy the model of a present rank and begin with its step (see `AsyncStrategy`)."""
         join_state = self._peers.join()
         if join_state is not None:
             self._step, model = join_state
             self._state.write(model.to(self._context.device))
 
     def join_state(self) -> JoinState:
-        """This step, and the model that it began with (see `JoinHandler`)."""
+        """Return this step and the model that it began with (see `JoinHandler`)."""
         return self._step, self._mine
 
-    # Whichever step it is, its model of a later one is taken too.
+    # The step does not matter: models of later steps are accepted, too.
     def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002
-        """Tell it of this step, if it is a neighbour (see `JoinHandler`)."""
+        """Send the rank this step's model again if it is a neighbor (see `JoinHandler`)."""
         self._received[rank].clear()
         self._notified.discard(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Send, forward, backward, wait for the neighbours, average, update (see
-        `AsyncStrategy`).
-        """
+        """Send, compute, wait for the neighbors, average and update (see `AsyncStrategy`)."""
         recorder = self._context.recorder
         mine = self._mine = self._state.read().cpu()
         self._notified = set()
@@ -102,6 +99,7 @@ class Gossip(PeerStrategyBase):
         loss = self._gradient.compute(batch, share)
         since_ns = recorder.enter(Phase.COMM)
         complete = self._peers.wait(lambda: self._has_all_models(mine), self._on_message)
+        # `record_wait` needs the latest message at the end.
         models = (
             sorted((self._received[rank][0] for rank in self._find_neighbors()), key=_get_sent_ns)
             if complete
@@ -130,7 +128,8 @@ class Gossip(PeerStrategyBase):
         self._received[message.sender].append(message)
 
     def _has_all_models(self, mine: torch.Tensor) -> bool:
-        """Whether every neighbour's model of this step is there, or of a later one."""
+        """Return whether every neighbor's model of this step or a later one has arrived."""
+        # Ranks that became neighbors during the wait need this step's model, too.
         self._send_model(mine)
         for rank in self._find_neighbors():
             self._received[rank] = [
@@ -144,7 +143,7 @@ class Gossip(PeerStrategyBase):
         mixed = mine * weights[self._context.rank]
         for message in sorted(
             models, key=_get_sender
-        ):  # not as they came, so that the same training gives the same sums
+        ):  # in the order of ranks, not of arrival, so that equal trainings give equal sums
             assert message.tensor is not None
             mixed += message.tensor * weights[message.sender]
         self._state.write_average(mixed, mine)

@@ -1,20 +1,22 @@
-"""One rank's part in averaging models in groups: it asks for a group, and averages with its
-members; pure.
+"""One rank's part in averaging models in groups; pure.
 
-The group generator is the lowest rank that is there, whose part this is too: it follows
-`GroupRule`. If a member of a group is lost, or the generator, those who are still in the group
-leave it with the models that they came with, and whoever waited for a group asks the next
-generator. A member that had all chunks by then has the mean: no part of a mean is ever applied.
-Groups are known by generator and number, so that what comes of a group that was left is not heard.
+The rank requests a group from the group generator and averages with the members of that group. The
+generator is the lowest present rank; this module is its part, too. It forms groups by `GroupRule`.
 
-Ranks may join, and not all hear of it at once. A request ends with a group, with the loss of who
-was asked, or when that one declines it; nothing else ends it, since others might be in a group with
-who made it. So who hears of a lower rank than the one it has asked withdraws its request, and asks
-anew when that is declined, if it is not too late. Who was the generator until a lower rank came
-declines what it has been asked, and keeps what it is asked after that by those who have not heard:
-until they withdraw it, or the lower rank is gone again. Ranks that come ask for nothing before all
-others know them, so that whoever is in a group with one does. Every life of a rank has a session:
-what is said in another than the present one is not heard.
+If a member of a group or the generator is lost, the other members leave the group with the models
+that they came with. Ranks that wait for a group send their request to the next generator. A member
+that had already received all chunks keeps the mean; a partial mean is never applied. A group is
+identified by its generator and number, so messages of an abandoned group are ignored.
+
+Ranks may join, and not all ranks learn of it at once. A request ends in one of three ways: a
+group, the loss of the generator, or its refusal (DECLINED). Nothing else may end it, because other
+ranks might already be in a group with the requester. So a rank that learns of a lower rank than
+its generator withdraws its request (WITHDRAWN) and waits for the refusal before it asks the new
+generator. A rank that stops being the generator declines all open requests. It keeps later
+requests of ranks that have not learned of the new generator yet, until they are withdrawn or it
+becomes the generator again. A joining rank requests nothing before all others know it, so every
+member of its group knows it. Each process of a rank has a session number; messages of another
+session than the current one are ignored.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
 
 
 READY, GROUP, CHUNK, DECLINED, WITHDRAWN = 2, 3, 4, 5, 6
-"""Kinds of messages. All but chunks tell the session of their sender: groups in their number, the
-others as their version."""
+"""Kinds of messages. All but CHUNK carry the session of their sender: GROUP in its number, the
+others as their version.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,10 @@ class GroupAverageResult:
     """Result of a request for a group.
 
     Attributes:
-        model: the group's mean, or this rank's own where the group was lost.
-        waited_for: whose coming, or loss, made the group possible; -1 where that was this rank.
-        grouped_ns: when this rank was told of its group.
-        payload_bytes: that it sent.
+        model: mean of the group, or this rank's own model if the group was lost.
+        waited_for: rank whose request or loss made the group possible; -1 if it was this rank.
+        grouped_ns: time at which this rank learned of its group.
+        payload_bytes: bytes that this rank sent.
     """
 
     model: torch.Tensor
@@ -69,17 +72,17 @@ class _ActiveGroup:
 
 
 class GroupMember:
-    """A state machine: told of requests, messages and losses, it says what to send.
+    """State machine that receives requests, messages and losses, and queues messages to send.
 
     Args:
-        rank: whose.
-        sessions: of all ranks that are there, by rank; this one too.
+        rank: number of this rank.
+        sessions: session of every present rank, including this one.
         size: members of a group.
-        rounds: groups of each rank, on average, after which those must be joined whose models have
-            not mixed.
+        rounds: average number of groups per rank after which ranks whose models have not mixed
+            must be grouped.
 
     Attributes:
-        outbox: what to send, in order: to whom, and what.
+        outbox: receivers and messages to send, in order.
     """
 
     def __init__(self, rank: int, sessions: Mapping[int, int], size: int, rounds: int) -> None:
@@ -96,7 +99,7 @@ class GroupMember:
         self._become_generator_if_first()
 
     def request_group(self, model: torch.Tensor, now_ns: int) -> None:
-        """This rank is ready to average a model, which nobody changes."""
+        """Request a group to average this model, which must not change later."""
         self._model = model
         self._send_request(now_ns)
 
@@ -106,7 +109,7 @@ class GroupMember:
         return outcome
 
     def receive(self, message: Message, now_ns: int) -> None:
-        """A message has come."""
+        """Handle a message of another rank."""
         sender, session = message.sender, self._sessions.get(message.sender, NOBODY)
         if message.kind == CHUNK:
             self._on_chunk(message)
@@ -124,8 +127,9 @@ class GroupMember:
             self._send_request(now_ns)
 
     def add_member(self, rank: int, session: int, now_ns: int) -> None:
-        """A rank is there, after all or again; of the loss of its last life, if it had one, this
-        rank may not have heard.
+        """Add a rank, or replace its previous session by a new one.
+
+        This rank may not have learned of the end of the previous session.
         """
         self.remove_member(rank, now_ns)
         self._sessions[rank] = session
@@ -137,7 +141,7 @@ class GroupMember:
             self.outbox.append((self._requested_generator, Message(WITHDRAWN, self._session)))
 
     def remove_member(self, rank: int, now_ns: int) -> None:
-        """A rank is gone, and all that it had sent has been heard."""
+        """Remove a rank that is gone, after all its messages have been handled."""
         if self._sessions.pop(rank, None) is None:
             return
         self._early_requests = [each for each in self._early_requests if each != rank]
@@ -166,12 +170,14 @@ class GroupMember:
 
     def _become_generator_if_first(self) -> None:
         if self._generator == self._rank and self._rule is None:
+            # The rule counts groups, not rounds: one round is enough groups for all ranks.
             groups_per_round = -(-len(self._sessions) // self._size)
             self._rule = GroupRule(
                 self._sessions.keys(), self._size, self._rounds * groups_per_round, self._formed
             )
 
     def _resign_as_generator(self, rule: GroupRule, now_ns: int) -> None:
+        # Its group numbers must continue to ascend if it becomes the generator again.
         self._rule, self._formed = None, rule.formed
         for rank in rule.waiting:
             if rank == self._rank:
@@ -190,14 +196,21 @@ class GroupMember:
             self.outbox.append((self._requested_generator, Message(READY, self._session)))
 
     def _on_ready(self, rank: int, now_ns: int) -> None:
-        """Who asks before this rank knows that it is the generator now is heard when it does."""
+        """Handle the request of a rank for a group.
+
+        A request may arrive before this rank knows that it is the generator; it is kept until
+        then.
+        """
         if self._rule is None:
             self._early_requests.append(rank)
         else:
             self._send_groups(self._rule.ready(rank), now_ns)
 
     def _on_withdrawn(self, rank: int) -> None:
-        """Who is in a group by now is told of it, and nothing else."""
+        """Decline a withdrawn request, unless its rank is already in a group.
+
+        Such a rank has been sent its group and needs no other answer.
+        """
         was_waiting = (
             rank in self._early_requests if self._rule is None else self._rule.withdraw(rank)
         )
@@ -239,11 +252,13 @@ class GroupMember:
         key, ring = (generator, group.number), RingAverage(group.members, self._rank, self._model)
         self._active_group = _ActiveGroup(key, group, ring, now_ns)
         early = self._early_chunks.pop(key, [])
+        # Groups of one generator have ascending numbers: earlier ones will never be joined.
         self._early_chunks = {
             other: early_chunks
             for other, early_chunks in self._early_chunks.items()
             if other[0] == generator and other > key
         }
+        # A member that this rank knows as gone, or in another session, will never send its chunks.
         if not all_present:
             self._conclude(self._model)
             return

@@ -1,8 +1,9 @@
-"""Rule for which ranks average their models together, as the group generator applies it; pure.
+"""Rule by which the group generator decides which ranks average their models; pure.
 
-Whoever is ready is grouped with those who are ready too, so that nobody waits for a slow rank as
-such. Were it only that, two halves of the ranks could go on for ever without a word: after so many
-groups in which not all models have mixed, a group must join ranks that have not, and waits for one.
+Ranks that are ready are grouped with other ready ranks, so no rank waits for a particular slow
+rank. That alone could split the ranks into halves that never exchange models. So after a number of
+groups without full mixing, each group must join ranks whose models have not mixed, and waits for
+such a rank.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ class AveragingGroup:
     """Ranks that average their models.
 
     Attributes:
-        number: one more than that of the group before.
-        members: in ascending order.
-        last: the rank whose coming, or loss, made the group possible: what its members waited for.
+        number: number of the group; one more than that of the previous group.
+        members: ranks in ascending order.
+        last: rank whose request or loss made the group possible; the other members waited for it.
     """
 
     number: int
@@ -27,19 +28,20 @@ class AveragingGroup:
 
 
 class GroupRule:
-    """The line of those who are ready, and the groups that it becomes. The first in line is in the
-    next group.
+    """Queue of ready ranks, and the groups formed from it.
+
+    The first rank in the queue is always in the next group.
 
     Args:
-        present: the ranks.
-        size: members of a group, or all where there are fewer.
-        patience: groups after which, if they have not mixed all models, each further one joins
-            ranks that they have not; so after `patience` + ranks - 1 groups at most all have mixed,
-            and counting begins anew.
-        formed: number of the last group before.
+        present: present ranks.
+        size: members of a group, or all ranks if there are fewer.
+        patience: number of groups without full mixing after which each further group joins ranks
+            that have not mixed. After at most `patience` + ranks - 1 groups all models have mixed,
+            and counting begins again.
+        formed: number of the last group that was formed before.
 
     Attributes:
-        waiting: who is ready, in the order of their coming.
+        waiting: ready ranks, in the order of their requests.
         formed: number of the last group.
     """
 
@@ -52,14 +54,14 @@ class GroupRule:
         self._reset_mixing()
 
     def ready(self, rank: int) -> tuple[AveragingGroup, ...]:
-        """A rank asks for a group."""
+        """Handle a rank's request for a group and return the groups formed."""
         if rank not in self._present or rank in self.waiting:
             return ()
         self.waiting.append(rank)
         return self._form(rank)
 
     def remove_member(self, rank: int) -> tuple[AveragingGroup, ...]:
-        """A rank is gone: nobody waits for it any longer."""
+        """Stop waiting for a rank that is gone and return the groups formed."""
         self._present.discard(rank)
         self._mixed_labels.pop(rank, None)
         self.waiting = [each for each in self.waiting if each != rank]
@@ -67,12 +69,12 @@ class GroupRule:
         return self._form(rank)
 
     def add_member(self, rank: int) -> None:
-        """A rank is there from now on; its model has mixed with none."""
+        """Add a rank whose model has mixed with no other model yet."""
         self._present.add(rank)
         self._reset_mixing()
 
     def withdraw(self, rank: int) -> bool:
-        """A rank does not want a group any more; returns whether it had asked for one."""
+        """Remove a rank from the queue and return whether it was there."""
         was_waiting = rank in self.waiting
         self.waiting = [each for each in self.waiting if each != rank]
         return was_waiting
@@ -92,6 +94,7 @@ class GroupRule:
             return None
         if self._groups_since_mixed < self._patience or size < 2:
             return self.waiting[:size]
+        # Ranks with the same label have mixed, directly or through others.
         first = self.waiting[0]
         strangers = [
             rank for rank in self.waiting if self._mixed_labels[rank] != self._mixed_labels[first]

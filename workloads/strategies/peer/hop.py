@@ -1,8 +1,8 @@
-"""Hop: decentralised training that bears slow workers, by models that may be old, neighbours that
-are not waited for, and steps left out.
+"""Hop: decentralized training that tolerates slow workers.
 
-Q. Luo, J. Lin, Y. Zhuo, X. Qian, "Hop: Heterogeneity-aware Decentralized Training", ASPLOS 2019;
-the rules are in hop_rule.py.
+Models of neighbors may be old, some neighbors are not waited for, and slow workers skip steps. Q.
+Luo, J. Lin, Y. Zhuo, X. Qian, "Hop: Heterogeneity-aware Decentralized Training", ASPLOS 2019;
+`hop_rule.py` has the rules.
 """
 
 from __future__ import annotations
@@ -34,35 +34,38 @@ if TYPE_CHECKING:
 
 
 BEGUN_MESSAGE = 2
-"""Version: the step that the sender has begun, with this model if there is one."""
+"""Kind of a message that announces a step. Version: the step that the sender has begun. Tensor: its
+model, if sent.
+"""
 
 
 class HopParameters(PeerParameters):
-    """As `gossip`, but nobody waits for late neighbours as long as they are within bounds (Hop: Luo
-    et al., ASPLOS 2019).
+    """Parameters of `hop`: `gossip` that does not wait for neighbors that are late within bounds.
+
+    Hop: Luo et al., ASPLOS 2019.
     """
 
     reference: ClassVar[str] = "Hop: Luo et al., ASPLOS 2019"
     summary: ClassVar[str] = (
-        "as `gossip`, with neighbors' models up to `staleness` steps old and without "
-        "waiting for `backups` of the neighbors; a worker that is behind skips up to "
-        "`skip` steps, and none is more than `max_iteration_gap` steps ahead of a neighbor"
+        "as `gossip`, but accepts neighbors' models up to `staleness` steps old and does not "
+        "wait for `backups` of the neighbors; a worker that is behind skips up to `skip` steps, "
+        "and no worker is more than `max_iteration_gap` steps ahead of a neighbor"
     )
     RENAMED: ClassVar[Mapping[str, str]] = {"ahead": "max_iteration_gap"}
 
     name: Literal["hop"]
-    graph: Graph = Field(default="ring", description="who is whose neighbour")
+    graph: Graph = Field(default="ring", description="graph of the neighbors")
     staleness: int = Field(
-        default=4, ge=0, le=10_000, description="steps that a neighbour's model may be old"
+        default=4, ge=0, le=10_000, description="largest age of a neighbor's model, in steps"
     )
     backups: int = Field(
-        default=0, ge=0, le=10_000, description="neighbours that a step does not wait for"
+        default=0, ge=0, le=10_000, description="neighbors that a step does not wait for"
     )
     skip: int = Field(
         default=4,
         ge=0,
         le=10_000,
-        description="steps that who is behind leaves out at once, at most",
+        description="largest number of steps that a worker that is behind skips at once",
     )
     max_iteration_gap: StepCount = Field(
         default=8, description="largest number of steps that a worker may be ahead of a neighbor"
@@ -73,9 +76,9 @@ class HopParameters(PeerParameters):
         chosen = self.model_fields_set
         if self.max_iteration_gap <= self.staleness:
             rule = (
-                f"models of {self.staleness} steps ago are never taken by who may be only"
-                f" {self.max_iteration_gap} steps ahead — make max_iteration_gap"
-                f" {self.staleness + 1} or more"
+                f"staleness {self.staleness} has no full effect: a worker is at most"
+                f" {self.max_iteration_gap} steps ahead of a neighbor, so no model gets that old —"
+                f" set max_iteration_gap to {self.staleness + 1} or more"
             )
             raise PydanticCustomError(
                 "iteration_gap_within_staleness",
@@ -93,14 +96,14 @@ class HopParameters(PeerParameters):
             and (not self.backups or self.max_iteration_gap == 1)
         ):
             rule = (
-                "no worker is ever two steps behind its neighbours, so none is left out — raise"
-                " staleness, or backups and max_iteration_gap"
+                "skip has no effect: with these bounds no worker is ever two steps behind all its"
+                " neighbors — raise staleness, or backups and max_iteration_gap"
             )
             raise PydanticCustomError("nothing_to_skip", rule, {ERROR_SUBKEY: ("skip",)})
         if self.backups > 1 and self.graph == "ring":
             rule = (
-                "in a ring everybody has two neighbours, and waits for one of them at least — make"
-                " it 1 or less"
+                "in a ring each worker has two neighbors and must wait for at least one — set"
+                " backups to 1 or less"
             )
             raise PydanticCustomError("too_many_backups", rule, {ERROR_SUBKEY: ("backups",)})
         return self
@@ -115,22 +118,23 @@ class HopParameters(PeerParameters):
         if not self.backups or self.backups < neighbor_count:
             return None
         rule = (
-            f"each of {ranks} workers has {neighbor_count} neighbours, and waits for one of them"
-            " at least"
+            f"each of {ranks} workers has {neighbor_count} neighbors and must wait for at least"
+            " one of them"
         )
-        return RankProblem("backups", rule, f"make it {max(neighbor_count - 1, 0)} or less")
+        return RankProblem("backups", rule, f"set backups to {max(neighbor_count - 1, 0)} or less")
 
 
 class HopStrategy(RuleDrivenPeerStrategy):
-    """x_i <- weighted mean of the own model and those that are there, then - lr * g_i(x_i before).
+    """Worker of `hop`: x_i <- (weighted mean of available models) - lr * g_i(x_i before).
 
-    With no staleness and no backups it is `Gossip`, bit for bit. Who is behind all its neighbours
-    leaves steps out; its gradient counts all the same. In `steps.parquet`, staleness is by how many
-    steps the oldest model that went into the average was behind, or the own gradient after a jump.
+    The mean includes the rank's own model. With no staleness and no backups the strategy is
+    `Gossip`, bit for bit. A rank that is behind all its neighbors skips steps; its gradient still
+    counts. In `steps.parquet`, `staleness` is the age in steps of the oldest model in the average.
+    After a skip it may be the age of the rank's own gradient.
 
     Args:
         parameters: graph and bounds.
-        context: what this rank trains with.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: HopParameters, context: TrainingContext) -> None:
@@ -140,15 +144,13 @@ class HopStrategy(RuleDrivenPeerStrategy):
         self._peers.join_handler = self
         self._skipped_steps = 0
 
-    # It will tell its neighbours itself.
+    # The rank announces its step to its neighbors itself.
     def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002
-        """Take it into the graph (see `JoinHandler`)."""
+        """Add a rank to the graph (see `JoinHandler`)."""
         self._rule.add_member(rank)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Send, forward, backward, wait as long as must be, average, update (see
-        `AsyncStrategy`).
-        """
+        """Send, compute, wait within the bounds, average and update (see `AsyncStrategy`)."""
         assert step == self._rule.step
         recorder, skipped = self._context.recorder, self._skipped_steps
         self._mine = self._state.read().cpu()
@@ -178,6 +180,7 @@ class HopStrategy(RuleDrivenPeerStrategy):
         self._rule.receive(message.sender, message.version, message.tensor)
 
     def _can_end(self) -> bool:
+        # Ranks that became neighbors during the wait must learn of this step, too.
         self._send_notices()
         return self._rule.can_end()
 

@@ -1,10 +1,10 @@
-"""Hop's rules, of one rank and pure: when a step may end, which models it takes, and which step
-comes next.
+"""Hop's rules for one rank: end of a step, models to average, and next step; pure.
 
 Q. Luo et al., "Hop: Heterogeneity-aware Decentralized Training", ASPLOS 2019. In the paper a rank
-has a queue of updates and queues of tokens; who begins a step gives its neighbours a token each.
-Here neighbours are mutual, and who begins a step sends its model to all of them: the message is the
-token, and the number of a neighbour's tokens is how far it is known to be.
+has a queue of updates and queues of tokens, and a rank that begins a step gives each neighbor a
+token. Here the neighbor relation is mutual, and a rank that begins a step sends its model to all
+neighbors. The message is the token: the newest step that a neighbor has announced equals its
+number of tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HopBounds(Protocol):
 
     @property
     def skip(self) -> int:
-        """Largest number of steps left out at once."""
+        """Largest number of steps skipped at once."""
 
     @property
     def max_iteration_gap(self) -> int:
@@ -44,8 +44,11 @@ class HopBounds(Protocol):
 
 @dataclass(frozen=True)
 class StepNotice:
-    """A neighbour is to be told that a step has begun; with the model, unless it is too far ahead
-    to take it.
+    """Message to a neighbor that a step has begun.
+
+    Attributes:
+        rank: the neighbor.
+        with_model: whether to send the model; a neighbor that is too far ahead cannot use it.
     """
 
     rank: int
@@ -57,11 +60,11 @@ class HopStepEnd(Generic[Model]):
     """End of a step.
 
     Attributes:
-        models: the neighbours' that are taken, by rank.
-        weights: of these and of the own model; their sum is 1.
-        staleness: steps by which the oldest of these models is behind, the one that the gradient
-            was computed on being the own.
-        skipped: steps that are left out now.
+        models: neighbors' models to average, by rank.
+        weights: weights of these models and the rank's own; their sum is 1.
+        staleness: age in steps of the oldest of these models; the own model is the one that the
+            gradient was computed on.
+        skipped: number of steps that are skipped now.
     """
 
     models: dict[int, Model]
@@ -72,15 +75,15 @@ class HopStepEnd(Generic[Model]):
 
 @dataclass
 class HopRule(Generic[Model]):
-    """One rank's state.
+    """State of one rank.
 
     A model's version is the step that its rank began with it.
 
     Attributes:
-        rank: whose.
-        world_size: number of ranks in the beginning.
+        rank: number of this rank.
+        world_size: number of ranks at the start.
         parameters: bounds and graph.
-        step: that the rank is in.
+        step: step that the rank is in.
     """
 
     rank: int
@@ -101,7 +104,7 @@ class HopRule(Generic[Model]):
         return find_neighbors(self.parameters.graph, self._present, self.rank)
 
     def build_notices(self) -> tuple[StepNotice, ...]:
-        """Whom to tell of this step now: every neighbour once, new ones too."""
+        """Return the notices of this step for neighbors that have not received one yet."""
         unnotified = [rank for rank in self.neighbors if rank not in self._notified]
         self._notified.update(unnotified)
         newest_accepting_step = self.step + self.parameters.staleness
@@ -111,28 +114,29 @@ class HopRule(Generic[Model]):
         )
 
     def receive(self, rank: int, version: int, model: Model | None) -> None:
-        """A rank has begun a step; None where it did not send its model."""
+        """Record that a rank has begun a step; its model is None if it was not sent."""
         self._begun[rank] = version
         if model is None:
             return
         received = self._received.setdefault(rank, {})
-        if self.parameters.staleness:  # only the newest is ever taken
+        if self.parameters.staleness:  # only the newest model is ever used
             received.clear()
         received[version] = model
 
     def remove_member(self, rank: int) -> None:
-        """A rank is gone: the graph is made anew of the others."""
+        """Remove a rank that is gone and rebuild the graph from the others."""
         if rank in self._present:
             self._present.remove(rank)
         self._received.pop(rank, None)
 
     def start_at_step(self, step: int, present: Collection[int]) -> None:
-        """Begin with a step of a training that is under way, and with these others."""
+        """Join the present ranks in this step."""
         self.step, self._present = step, sorted({self.rank, *present})
 
     def add_member(self, rank: int) -> None:
-        """A rank is there, after all or again: it is to be told of this step, and nothing is known
-        of it before it says something.
+        """Add a rank and discard the state of its previous session.
+
+        The rank will be notified of this step. Its own step is unknown until its first message.
         """
         self.remove_member(rank)
         self._present = sorted({rank, *self._present})
@@ -140,11 +144,14 @@ class HopRule(Generic[Model]):
         self._notified.discard(rank)
 
     def can_end(self) -> bool:
-        """Whether enough models are there, and no neighbour too far behind for this rank to begin
+        """Return whether the step may end.
+
+        Enough models must be there, and no neighbor may be too far behind for this rank to begin
         another step.
         """
         adjacent, limits = self.neighbors, self.parameters
         came = sum(self._newest_begun(rank) >= self.step - limits.staleness for rank in adjacent)
+        # At least one neighbor is waited for, unless there is none.
         needed = max(len(adjacent) - limits.backups, min(1, len(adjacent)))
         return came >= needed and all(
             self._newest_begun(rank) >= self.step + 1 - limits.max_iteration_gap
@@ -152,9 +159,9 @@ class HopRule(Generic[Model]):
         )
 
     def end(self) -> HopStepEnd[Model]:
-        """End the step and begin the next; only when it may end.
+        """End the step and begin the next; call it only if `can_end` returns True.
 
-        Before a jump, models are taken as in the last of the steps that are left out.
+        Before a skip, models are chosen as in the last of the skipped steps.
         """
         next_step = self._next_step()
         counted = next_step - 1
@@ -175,12 +182,14 @@ class HopRule(Generic[Model]):
         return ending
 
     def _newest_begun(self, rank: int) -> int:
-        """The newest step that a rank is known to have begun."""
+        """Return the newest step that a rank is known to have begun; -1 for none."""
         return self._begun.get(rank, -1)
 
     def _next_step(self) -> int:
-        """Jump where all neighbours have gone beyond, and only to where all of them are: they need
-        nothing of what is left out.
+        """Return the next step, which skips some if this rank is behind all its neighbors.
+
+        The rank skips no further than the step of its slowest neighbor, because the neighbors need
+        nothing from the skipped steps.
         """
         following = self.step + 1
         reached = min(
@@ -189,8 +198,10 @@ class HopRule(Generic[Model]):
         return max(following, min(reached, following + self.parameters.skip))
 
     def _find_usable_version(self, rank: int, counted: int) -> int | None:
-        """A neighbour's newest model if it is new enough, or without staleness that of the step
-        itself, if it is there; each is taken once.
+        """Return the version of a neighbor's model to average, or None if no model is new enough.
+
+        With staleness it is the newest model; without, it is the model of this very step. Each
+        model is used once.
         """
         new = [
             version
@@ -200,12 +211,16 @@ class HopRule(Generic[Model]):
         return (max if self.parameters.staleness else min)(new, default=None)
 
     def _compute_weights(self, versions: dict[int, int], counted: int) -> dict[int, float]:
-        """The graph's, the less the older (the paper's equation 2), of those that are there."""
+        """Return the weights of the available models: those of the graph, less for older models.
+
+        This is equation 2 of the paper.
+        """
         oldest, window = counted - self.parameters.staleness, self.parameters.staleness + 1
         mixing = compute_mixing_weights(self.parameters.graph, self._present, self.rank)
         fresh = {
             rank: max(0, min(version, counted) - oldest + 1) for rank, version in versions.items()
         }
+        # Without this case rounding would make the sum differ from `Gossip`'s in the last bit.
         if all(fresh.get(rank) == window for rank in mixing):
             return mixing
         weights = {rank: mixing[rank] * parts for rank, parts in fresh.items()}

@@ -1,5 +1,6 @@
-"""What it takes a model to come from each of the others, smoothed, from transfers that are seen to
-end; pure.
+"""Time that a model takes to arrive from each other rank, smoothed; pure.
+
+It is measured from the transfers of the training itself.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import numpy as np
 from laggard.workloads.strategies.peer.matching_policy import FloatArray
 
 SMOOTHING = 0.3
-"""Weight of a new measurement."""
+"""Weight of a new measurement in the exponential average."""
 
 
 class LinkTimes:
-    """One rank's measurements; all models are of one size, so that seconds say what bytes per
-    second would.
+    """Measurements of one rank.
+
+    All models have the same size, so seconds rank links as well as bytes per second would.
 
     Args:
         world_size: number of ranks.
@@ -24,19 +26,24 @@ class LinkTimes:
         self._row: FloatArray = np.full(world_size + 1, np.nan)
 
     def record_transfer(self, rank: int, seconds: float, *, was_queued: bool) -> None:
-        """A model has come from a rank; unseen, it was there before anybody looked, and took no
-        longer than this.
+        """Record that a model has arrived from a rank.
+
+        Args:
+            rank: sender of the model.
+            seconds: time from sending to handling.
+            was_queued: whether the model arrived before this rank listened. Then `seconds` is only
+                an upper bound, and is used only if it is below the current value.
         """
         if not (was_queued and self._row[rank] <= seconds):
             self._smooth(rank, seconds)
 
     def record_gradient(self, seconds: float) -> None:
-        """This rank has computed a gradient."""
+        """Record the duration of this rank's gradient computation."""
         self._smooth(-1, seconds)
 
     @property
     def row(self) -> FloatArray:
-        """Seconds by rank, then those of the gradient; NaN where nothing is known."""
+        """Seconds per model by rank, then those of the gradient; NaN without a measurement."""
         return self._row.copy()
 
     def _smooth(self, place: int, seconds: float) -> None:

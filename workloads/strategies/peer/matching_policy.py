@@ -1,12 +1,14 @@
 """Policy for how often ranks exchange models, given the duration over each link; pure.
 
 After P. Zhou et al., "Communication-efficient Decentralized Machine Learning over Heterogeneous
-Networks" (NetMax), ICDE 2021: the expected time of a step is made small while the second eigenvalue
-of the expected mixing matrix, which says how fast models become one, stays within a bound. As in Z.
-Tang et al., "Communication-Efficient Decentralized Learning with Sparsification and Adaptive Peer
-Selection" (SAPS-PSGD), ICDCS 2020, ranks are paired off in each step: the two of a pair average
-their models, so every mixing matrix is symmetric and doubly stochastic, and the mean of all models
-stays as it is.
+Networks" (NetMax), ICDE 2021. The expected duration of a step is minimized while the second
+eigenvalue of the expected mixing matrix stays within a bound. That eigenvalue tells how fast the
+models become equal.
+
+As in Z. Tang et al., "Communication-Efficient Decentralized Learning with Sparsification and
+Adaptive Peer Selection" (SAPS-PSGD), ICDCS 2020, ranks are paired off in each step, and the two
+ranks of a pair average their models. So every mixing matrix is symmetric and doubly stochastic,
+and the mean of all models is preserved.
 """
 
 from __future__ import annotations
@@ -21,17 +23,19 @@ FloatArray = npt.NDArray[np.float64]
 Pairs = tuple[tuple[int, int], ...]
 
 _TEMPERATURES = np.geomspace(1e-2, 1e2, 33)
-"""In units of the difference between the slowest matching and the fastest."""
+"""Candidate temperatures, coldest first, in units of the difference between the slowest and the
+fastest matching.
+"""
 
 
 @dataclass(frozen=True)
 class MatchingPolicy:
-    """Matchings of ranks, and how probable each is in a step.
+    """Matchings of ranks and their probabilities in a step.
 
     Attributes:
-        ranks: that are paired off.
-        matchings: pairs of places among `ranks`, of whom each is in one pair at most.
-        probabilities: of the matchings, shape [M].
+        ranks: ranks that are paired off.
+        matchings: pairs of positions in `ranks`; a position is in at most one pair of a matching.
+        probabilities: probability of each matching, shape [M].
     """
 
     ranks: tuple[int, ...]
@@ -39,11 +43,13 @@ class MatchingPolicy:
     probabilities: FloatArray
 
     def partner(self, rank: int, seed: int, step: int) -> int | None:
-        """Whom a rank exchanges models with in a step; None where it is nobody. Everybody who has
-        this policy draws the same matching.
+        """Return the rank that a rank exchanges models with in a step; None for no partner.
+
+        All ranks with this policy draw the same matching.
         """
         if rank not in self.ranks or not self.matchings:
             return None
+        # Seeded by the step, so that all ranks draw the same matching without a message.
         drawn = np.random.default_rng((seed, step)).choice(
             len(self.matchings), p=self.probabilities
         )
@@ -59,19 +65,19 @@ class MatchingPolicy:
 def plan_matchings(
     ranks: tuple[int, ...], times_s: FloatArray, *, mixing: float, explore: float
 ) -> MatchingPolicy:
-    """The policy for these links.
+    """Plan the policy for the given link durations.
 
-    Matchings are drawn as a Gibbs distribution has it, p ~ exp(-time / temperature), of all with
-    the same expected time the one that prefers least. Colder is faster, and mixes less; the coldest
-    of a ladder of temperatures that mixes enough is taken. At the end of the ladder all matchings
-    are alike.
+    Matchings are drawn from a Gibbs distribution, p ~ exp(-time / temperature). Among all
+    distributions with the same expected time, it deviates least from uniform. A colder
+    distribution is faster but mixes less. The coldest of a series of temperatures that mixes
+    enough is used. If none does, all matchings are equally probable.
 
     Args:
-        ranks: who is there.
-        times_s: what an exchange between two takes, symmetric, shape [ranks, ranks].
-        mixing: least spectral gap of the expected mixing matrix, as a part of the gap where all
-            matchings are alike; in (0, 1].
-        explore: part of the steps in which all matchings are alike; in (0, 1].
+        ranks: present ranks.
+        times_s: duration of an exchange between two ranks, symmetric, shape [ranks, ranks].
+        mixing: least spectral gap of the expected mixing matrix, relative to the gap with uniform
+            probabilities; in (0, 1].
+        explore: fraction of the steps with uniform probabilities; in (0, 1].
     """
     matchings = build_matchings(times_s)
     count = len(matchings)
@@ -80,6 +86,7 @@ def plan_matchings(
     if not count or costs_s.max() == costs_s.min():
         return MatchingPolicy(ranks, matchings, uniform)
     enough = mixing * compute_spectral_gap(len(ranks), matchings, uniform)
+    # Scaled to the range from 0 to 1, so that the same temperatures suit any links.
     above = (costs_s - costs_s.min()) / (costs_s.max() - costs_s.min())
     for temperature in _TEMPERATURES:
         preferred = np.exp(-above / temperature)
@@ -90,20 +97,20 @@ def plan_matchings(
 
 
 def build_matchings(times_s: FloatArray) -> tuple[Pairs, ...]:
-    """Matchings that have every pair in one of them at least, and as many pairs each as there can
-    be; fast pairs are together.
+    """Build matchings that together contain every pair; fast pairs share a matching.
 
-    A greedy colouring of the pairs from the fastest on; then whoever is left over in a matching is
-    paired off too, the fastest first.
+    A greedy coloring of the pairs begins with the fastest. Then ranks without a partner in a
+    matching are paired, too, fastest pairs first, so each matching has as many pairs as possible.
 
     Args:
-        times_s: what an exchange between two takes, symmetric, shape [n, n].
+        times_s: duration of an exchange between two ranks, symmetric, shape [n, n].
     """
     size = len(times_s)
     pairs = sorted((float(times_s[i, j]), i, j) for i in range(size) for j in range(i + 1, size))
     colors: list[list[tuple[int, int]]] = [
         [] for _ in range(max(0, 2 * size - 3))
-    ]  # as many as a greedy colouring may need
+    ]  # a pair touches at most 2 (n - 2) others, so a greedy coloring needs no more colors
+    # One bit per color that a rank is still free for: a color is a matching.
     free = [(1 << len(colors)) - 1] * size
     for _, i, j in pairs:
         _assign_color(i, j, _find_lowest_bit(free[i] & free[j]), colors, free)
@@ -129,37 +136,39 @@ def _assign_color(
 def compute_spectral_gap(
     size: int, matchings: tuple[Pairs, ...], probabilities: FloatArray
 ) -> float:
-    """1 - the second eigenvalue of the expected mixing matrix: the part of the models' variance
-    that a step is expected to take away, at least.
+    """Compute 1 - (second eigenvalue of the expected mixing matrix).
 
-    A step's matrix W is a projection, W'W = W, so that E[W] is all that is needed (Boyd et al.,
-    "Randomized gossip algorithms", 2006).
+    It is the least expected fraction of the models' variance that one step removes. A step's
+    matrix W is a projection, W'W = W, so E[W] suffices (Boyd et al., "Randomized gossip
+    algorithms", 2006).
     """
     expected = np.eye(size)
     for pairs, probability in zip(matchings, probabilities, strict=True):
         for i, j in pairs:
             expected[[i, j], [i, j]] -= probability / 2
             expected[[i, j], [j, i]] += probability / 2
+    # `eigvalsh` sorts in ascending order; the largest eigenvalue is 1.
     return float(1 - np.linalg.eigvalsh(expected)[-2]) if size > 1 else 1.0
 
 
 def estimate_exchange_times(rows: Mapping[int, FloatArray]) -> tuple[tuple[int, ...], FloatArray]:
-    """What an exchange takes between any two, from what each has measured.
+    """Estimate the duration of an exchange between any two ranks from their measurements.
 
-    Both wait for the slower way, and for the slower one's gradient, which is computed while models
-    travel. A way that nobody knows yet is as fast as the other way; a link that nobody knows, as
-    the fastest, so that it will be tried.
+    Both ranks wait for the slower direction and for the slower gradient, which is computed while
+    models travel. An unmeasured direction counts as fast as the opposite one. An unmeasured link
+    counts as fast as the fastest link, so that it will be tried.
 
     Args:
-        rows: of each rank: seconds that a model takes to it from every rank, NaN where it does not
-            know, then seconds that its gradient takes.
+        rows: measurements of each rank: seconds that a model takes from every rank to it, NaN if
+            unknown, then seconds of its gradient.
 
     Returns:
-        The ranks, ascending, and seconds, symmetric, shape [ranks, ranks].
+        The ranks, ascending, and the seconds, symmetric, shape [ranks, ranks].
     """
     ranks = tuple(sorted(rows))
     links = np.array([[rows[target][source] for source in ranks] for target in ranks])
     np.fill_diagonal(links, np.nan)
+    # `fmax` ignores NaN, so one measured direction is enough.
     links = np.fmax(links, links.T)
     known = links[~np.isnan(links)]
     links = np.where(np.isnan(links), known.min() if len(known) else 0.0, links)

@@ -1,5 +1,6 @@
-"""What has come to a rank in one step, and which of it was waited for: where what is waited for is
-not all that comes.
+"""Wait of a rank in one step, when not every arriving message was waited for.
+
+It finds the message that ended the wait.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
 
 
 class MessageWait:
-    """Waits for peers, and records it.
+    """Waits for peers, and records each wait.
 
     Args:
-        peers: of this rank.
-        recorder: told of waiting, and of what was carried.
+        peers: connections of this rank.
+        recorder: recorder that receives waits and payloads.
 
     Attributes:
-        was_queued: whether the message that is being handed over had come before this rank began to
-            listen.
+        was_queued: whether the message being handled arrived before this rank began to listen.
     """
 
     def __init__(self, peers: PeerConnections, recorder: Recorder) -> None:
@@ -34,14 +34,14 @@ class MessageWait:
         self.was_queued = False
 
     def wait(self, condition: Callable[[], bool], on_message: MessageHandler) -> tuple[bool, int]:
-        """Listen until something is so; the message that made it so was waited for.
+        """Listen until a condition is met; the message that met it was waited for.
 
         Returns:
-            Whether it is so (False: training is over), and the rank that was waited for, -1 for
-            none.
+            Whether the condition is met (False: training is over), and the rank that was waited
+            for, -1 for none.
 
         Raises:
-            TransportError: as `PeerConnections.wait` does.
+            TransportError: see `PeerConnections.wait`.
         """
         since_ns = self._recorder.enter(Phase.COMM)
         last: Message | None = None
@@ -54,6 +54,7 @@ class MessageWait:
             if not before and condition():
                 last = message
 
+        # First handle what has already arrived: its age says little about the link.
         self.was_queued = True
         self._peers.listen(handle_message)
         self.was_queued = False

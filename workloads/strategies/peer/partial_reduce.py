@@ -1,10 +1,10 @@
-"""Partial all-reduce: whoever has finished a step averages its model with others who have, in a
-small group, and waits for nobody else.
+"""Partial all-reduce: ranks that have finished a step average their models in small groups.
 
-Q. Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training",
-ASPLOS 2020: groups by a generator. X. Miao et al., "Heterogeneity-Aware Distributed Machine
-Learning Training via Partial Reduce", SIGMOD 2021: groups of those who are ready, and joined where
-they would keep apart.
+No rank waits for others than its group. Q. Luo et al., "Prague: High-Performance
+Heterogeneity-Aware Asynchronous Decentralized Training", ASPLOS 2020, introduced groups made by a
+generator. X. Miao et al., "Heterogeneity-Aware Distributed Machine Learning Training via Partial
+Reduce", SIGMOD 2021, group the ranks that are ready, and join groups that would otherwise stay
+apart.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ if TYPE_CHECKING:
 
 
 class PartialReduceParameters(PeerParameters):
-    """Who has finished a step averages its model with others who have, in small groups (Prague: Luo
-    et al., ASPLOS 2020).
+    """Parameters of `partial_reduce`: workers that have finished a step average in small groups.
+
+    Prague: Luo et al., ASPLOS 2020.
     """
 
     reference: ClassVar[str] = "Prague: Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021"
     summary: ClassVar[str] = (
-        "no server: a worker that has finished a step averages its model with `group` - 1 "
-        "others that have; workers that have not mixed with all others in `rounds` steps "
-        "are grouped with those"
+        "no server: a worker that has finished a step averages its model with `group` - 1 others "
+        "that have finished one, too; workers whose models have not mixed in `rounds` steps are "
+        "then grouped together"
     )
     name: Literal["partial_reduce"]
     group: int = Field(
         default=2, ge=2, le=15, description="workers that average their models together"
-    )  # a message has room for 16 numbers
+    )  # a message holds 16 numbers: the members and one more
     rounds: int = Field(
         default=16,
         ge=1,
         le=100_000_000,
         description=(
-            "steps after which workers whose models have not mixed are grouped, and waited for"
+            "steps after which workers whose models have not mixed are grouped, even if slow"
         ),
     )
 
@@ -61,14 +62,14 @@ class PartialReduceParameters(PeerParameters):
 
 
 class PartialReduceStrategy(PeerStrategyBase):
-    """x_i <- x_i - lr * g_i(x_i), then the mean of its group's models (see group_member.py).
+    """Worker of `partial_reduce`: x_i <- x_i - lr * g_i(x_i), then the mean of its group.
 
-    A thread of its own speaks with the others, so that the generator answers at once while its rank
-    computes.
+    `group_member.py` has the protocol. A background thread communicates with the other ranks, so
+    that the group generator answers at once while its rank computes.
 
     Args:
-        parameters: size of the groups, and when they must mix.
-        context: what this rank trains with.
+        parameters: size of the groups, and the bound on mixing.
+        context: training context of the rank.
     """
 
     def __init__(self, parameters: PartialReduceParameters, context: TrainingContext) -> None:
@@ -83,20 +84,18 @@ class PartialReduceStrategy(PeerStrategyBase):
         self._peers.join_handler = self
 
     def join(self) -> None:
-        """Take up the model of one who is there, and begin with the step that it is in (see
-        `AsyncStrategy`).
-        """
+        """Copy the model of a present rank and begin with its step (see `AsyncStrategy`)."""
         self._join_state = self._peers.join() or self._join_state
         self._step, model = self._join_state
         self._member, self._present = self._create_member()
         self._state.write(model.to(self._context.device))
 
     def join_state(self) -> JoinState:
-        """The next step, and the model after the last (see `JoinHandler`)."""
+        """Return the next step and the model after the last one (see `JoinHandler`)."""
         return self._join_state
 
-    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - its steps are its own
-        """It may be in groups from now on (see `JoinHandler`)."""
+    def add_member(self, rank: int, step: int) -> None:  # noqa: ARG002 - ranks need no common steps
+        """Allow a rank in groups from now on (see `JoinHandler`)."""
         self._present.add(rank)
         self._member.add_member(rank, self._peers.session_of(rank), time.monotonic_ns())
 
@@ -110,7 +109,7 @@ class PartialReduceStrategy(PeerStrategyBase):
         ), present
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, update, and average with a group (see `AsyncStrategy`)."""
+        """Train on one batch and average with a group (see `AsyncStrategy`)."""
         recorder = self._context.recorder
         if not self._has_thread:
             self._has_thread = True
@@ -129,7 +128,8 @@ class PartialReduceStrategy(PeerStrategyBase):
         return StepResult(loss, waited_for=waited_for)
 
     def _average(self, mine: torch.Tensor) -> GroupAverageResult | None:
-        """None where training is over first."""
+        """Return the result of a group average; None if training ends first."""
+        # Cleared before the request, so that no earlier result is taken.
         self._result_ready.clear()
         self._requested_model = mine
         self._peers.wake()
@@ -139,8 +139,10 @@ class PartialReduceStrategy(PeerStrategyBase):
         return self._outcome
 
     def _record_wait(self, outcome: GroupAverageResult | None, since_ns: int) -> int:
-        """Until it was told of its group this rank waited for who joined last; what is left was the
-        averaging. Returns whom it waited for.
+        """Record the wait for a group and the averaging, and return the rank that was waited for.
+
+        Until this rank learned of its group, it waited for the rank that completed the group. The
+        rest was the averaging.
         """
         if outcome is None:
             return NOBODY
@@ -150,13 +152,16 @@ class PartialReduceStrategy(PeerStrategyBase):
         return outcome.waited_for
 
     def _run_turn(self) -> None:
-        """What the thread beside does: it hears, notes who is gone, and asks for a group where one
-        is wanted.
+        """Run one turn of the background thread.
+
+        It handles messages, removes lost ranks, and requests a group if the training thread wants
+        one.
         """
         self._peers.listen(self._on_message, BACKGROUND_POLL_S)
         for rank in self._present - self._peers.present:
             self._present.remove(rank)
             self._member.remove_member(rank, time.monotonic_ns())
+        # A joining rank requests no group before all others know it (see group_member.py).
         if self._requested_model is not None and self._peers.is_accepted_by_all:
             requested_model, self._requested_model = self._requested_model, None
             self._member.request_group(requested_model, time.monotonic_ns())

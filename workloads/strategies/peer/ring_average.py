@@ -1,5 +1,6 @@
-"""The mean of the vectors of some ranks: a ring all-reduce as one of its members sees it, pure
-(Patarasuk and Yuan, JPDC 2009).
+"""Mean of the vectors of some ranks by a ring all-reduce; one member's side, pure.
+
+P. Patarasuk, X. Yuan, JPDC 2009.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a vector on its way to the next member: in which turn it was sent."""
+    """Part of a vector on its way to the next member.
+
+    Attributes:
+        turn: turn in which it is sent, from 0.
+        part: the values.
+    """
 
     turn: int
     part: torch.Tensor
 
 
 class RingAverage:
-    """Each chunk goes round once to be summed, and once to be told; the mean is the same on all
-    members, bit for bit.
+    """State of one member of a ring all-reduce.
+
+    Each chunk travels around the ring twice: once to be summed, once to be distributed. The mean
+    is the same on all members, bit for bit.
 
     Args:
-        members: in the order of the ring.
+        members: ranks in the order of the ring.
         rank: one of them.
-        vector: this one's, which stays as it is.
+        vector: vector of this rank, which is not modified.
     """
 
     def __init__(self, members: tuple[int, ...], rank: int, vector: torch.Tensor) -> None:
@@ -43,7 +51,10 @@ class RingAverage:
         return None if self.complete else self._chunk(0)
 
     def receive(self, part: torch.Tensor) -> Chunk | None:
-        """The next chunk of the member before has come; what to send now, if anything."""
+        """Handle the next chunk of the previous member and return the chunk to send, if any."""
+        # In turn t, the member at place p receives chunk p - t - 1 and sends chunk p - t, modulo
+        # the number of members. The sum is not made in place, because chunks are views of `vector`
+        # and sent ones must not change.
         place = (self._place - self._turn - 1) % self._world
         self._chunks[place] = self._chunks[place] + part if self._turn < self._world - 1 else part
         self._turn += 1
@@ -51,17 +62,18 @@ class RingAverage:
 
     @property
     def complete(self) -> bool:
-        """Whether all chunks have come."""
+        """True once all chunks have arrived."""
         return self._turn == 2 * (self._world - 1)
 
     @property
     def mean(self) -> torch.Tensor:
-        """Of all members' vectors, once it is complete."""
+        """Mean of all members' vectors, available once it is complete."""
         import torch
 
         return torch.cat(self._chunks) / self._world
 
     def _chunk(self, turn: int) -> Chunk:
+        """Return the chunk to send in this turn, and count its bytes."""
         part = self._chunks[(self._place - turn) % self._world]
         self.payload_bytes += part.numel() * part.element_size()
         return Chunk(turn, part)

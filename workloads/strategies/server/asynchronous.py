@@ -1,11 +1,10 @@
-"""A server that keeps the model and waits for nobody: every gradient is applied when it comes,
-however old the model that it is of.
+"""Asynchronous parameter server: it applies every gradient on arrival.
 
-M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; with
-eventual consistency.
+A gradient may be of an older model; no worker waits. M. Li et al., "Scaling distributed machine
+learning with the parameter server", OSDI 2014, with eventual consistency.
 
-w <- w - lr * (n_k/N) * g_k(w of when worker k read it), whenever a g_k comes; n_k of a batch's
-N samples are worker k's.
+w <- w - lr * (n_k/N) * g_k(the w that worker k read), on arrival of each g_k. Of a batch's N
+samples, n_k belong to worker k.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule
 
 
 class AsynchronousParameters(ServerParameters):
-    """A server applies every gradient when it comes, and nobody waits for anybody (Li et al., OSDI
-    2014).
+    """Parameters of `asynchronous`: a server applies every gradient on arrival.
+
+    No worker waits for another (Li et al., OSDI 2014).
     """
 
     reference: ClassVar[str] = "Li et al., OSDI 2014"
     summary: ClassVar[str] = (
-        "a server keeps the model and applies every gradient when it arrives; no worker waits"
+        "a server keeps the model and applies every gradient on arrival; no worker waits"
     )
     name: Literal["asynchronous"]
 
     @property
     def sync_mode(self) -> SyncMode:
-        """Every rank's own."""
+        """Always `asynchronous`."""
         return "asynchronous"
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
-        """Create the server's side (see `ServerParameters`)."""
+        """Create the server's rule (see `ServerParameters`)."""
         return BoundedStalenessRule(world_size, staleness=None)

@@ -1,10 +1,10 @@
-"""Backup workers: every step takes the first N gradients that come and drops those of the slowest.
+"""Backup workers: every step uses the first N gradients and drops those of the slowest workers.
 
 J. Chen, X. Pan, R. Monga, S. Bengio, R. Jozefowicz, "Revisiting distributed synchronous SGD",
 arXiv:1604.00981, 2016.
 
-w <- w - lr * (mean of the first N = workers - backups gradients on w); who comes later goes on
-with the new w.
+w <- w - lr * (mean of the first N = workers - backups gradients on w). A worker that is too late
+continues with the new w.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from laggard.workloads.strategies.server.update_rule import BackupWorkersRule, S
 
 
 class BackupWorkersParameters(BalancedParameters, ServerParameters):
-    """Every step takes the first gradients that come and drops those of the slowest workers (Chen
-    et al. 2016).
+    """Parameters of `backup_workers`: each step drops the gradients of the slowest workers.
+
+    Chen et al. 2016.
     """
 
     reference: ClassVar[str] = "Chen et al. 2016"
-    summary: ClassVar[str] = "every step drops the gradients of the `backups` slowest workers"
+    summary: ClassVar[str] = (
+        "a server drops the gradients of the `backups` slowest workers in every step"
+    )
     name: Literal["backup_workers"]
     backups: int = Field(
         default=1, ge=0, le=10_000, description="workers whose gradients a step does not wait for"
@@ -33,16 +36,16 @@ class BackupWorkersParameters(BalancedParameters, ServerParameters):
 
     @property
     def sync_mode(self) -> SyncMode:
-        """Every rank's own, unless all are waited for."""
+        """`asynchronous`, or `lockstep` without backups."""
         return "asynchronous" if self.backups else "lockstep"
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
-        """Create the server's side (see `ServerParameters`)."""
+        """Create the server's rule (see `ServerParameters`)."""
         return BackupWorkersRule(world_size, self.backups)
 
     def check_ranks(self, ranks: int) -> RankProblem | None:
-        """Require that at least one gradient remains in each step."""
+        """Require that each step keeps at least one gradient."""
         if self.backups < ranks:
             return None
-        rule = f"of {ranks} workers one gradient at least is needed in each step"
-        return RankProblem("backups", rule, f"make it {ranks - 1} or less")
+        rule = f"each step needs the gradient of at least one of the {ranks} workers"
+        return RankProblem("backups", rule, f"set backups to {ranks - 1} or less")

@@ -1,11 +1,10 @@
-"""Stale synchronous parallel: workers may be ahead of the slowest, but by no more than so many
-steps.
+"""Stale synchronous parallel: no worker is more than s steps ahead of the slowest.
 
 Q. Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server",
 NIPS 2013.
 
-As `asynchronous`, but a worker begins step c only when all have finished step c - s - 1. With s
-= 0: `parameter_server`.
+It works as `asynchronous`, but a worker begins step c only after all workers have finished step c
+- s - 1. With s = 0 it is `parameter_server`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule
 
 
 class BoundedStalenessParameters(BalancedParameters, ServerParameters):
-    """Workers may be ahead of the slowest, by no more than so many steps (SSP: Ho et al., NIPS
-    2013).
+    """Parameters of `bounded_staleness`: workers may be a few steps ahead of the slowest.
+
+    This is SSP (Ho et al., NIPS 2013).
     """
 
     reference: ClassVar[str] = "SSP: Ho et al., NIPS 2013"
@@ -39,9 +39,9 @@ class BoundedStalenessParameters(BalancedParameters, ServerParameters):
 
     @property
     def sync_mode(self) -> SyncMode:
-        """Every rank's own, unless nobody may be ahead."""
+        """`asynchronous`, or `lockstep` if no worker may be ahead."""
         return "asynchronous" if self.staleness else "lockstep"
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
-        """Create the server's side (see `ServerParameters`)."""
+        """Create the server's rule (see `ServerParameters`)."""
         return BoundedStalenessRule(world_size, self.staleness)

@@ -1,10 +1,10 @@
-"""A server that keeps the model: workers push gradients and pull the model, all in step.
+"""Synchronous parameter server: in every step all workers push gradients and pull the model.
 
-M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; with bulk
-synchronous consistency.
+M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, with
+bulk synchronous consistency.
 
-w <- w - lr * (1/N) * sum of the gradients of all N samples of the batch, once the last of them
-is there.
+w <- w - lr * (1/N) * (sum of the gradients of all N samples of the batch), after the last of them
+has arrived.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule
 
 
 class ParameterServerParameters(BalancedParameters, ServerParameters):
-    """A server keeps the model; workers push gradients and pull it, all in step (Li et al., OSDI
-    2014).
+    """Parameters of `parameter_server`: workers push gradients and pull the model in lockstep.
+
+    Li et al., OSDI 2014.
     """
 
     reference: ClassVar[str] = "Li et al., OSDI 2014"
     summary: ClassVar[str] = (
-        "a server keeps the model; workers push gradients and pull the model, all in the same step"
+        "a server keeps the model; in every step all workers push gradients and pull the new model"
     )
     name: Literal["parameter_server"]
 
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
-        """Create the server's side (see `ServerParameters`)."""
+        """Create the server's rule (see `ServerParameters`)."""
         return BoundedStalenessRule(world_size, staleness=0)

@@ -1,5 +1,6 @@
-"""The workers' side of all strategies with a server: push a gradient, compressed or not, wait for
-the model, which is whole.
+"""Workers' side of all strategies with a server: push a gradient, wait, pull the model.
+
+Gradients may be compressed; the model is always sent whole.
 """
 
 from __future__ import annotations
@@ -26,34 +27,38 @@ class ServerMessageKind(enum.IntEnum):
 
     HELLO = 1
     PUSH = 2
-    """Version read; clock, samples, samples of the whole batch, and where batches are shared out
-    by speed what a step costs (`CostReport`); gradients, then buffers, or a `GradientPacker` of
-    them."""
+    """Gradient of a worker. Version: the model version that it read. Values: its clock, its
+    samples, samples of the whole batch, and with balanced batches the cost of its steps
+    (`CostReport`). Tensor: gradients, then buffers, possibly encoded by a `GradientPacker`.
+    """
 
     MODEL = 3
-    """Version; the worker's next clock, whom it waited for, steps left out, version its push went
-    into (-1: dropped), its staleness, and for how many nanoseconds the server held it; where
-    batches are shared out by speed the worker's first place in the next batch, and how many."""
+    """Answer to a push or join. Version: that of the model. Values: the worker's next clock, the
+    rank that it waited for, skipped steps, the version that its push became part of (-1: dropped),
+    staleness of the push, and the nanoseconds that the server held the answer back. With balanced
+    batches, two more: first position of the worker in the next batch, and its number of samples.
+    """
 
     STOP = 4
-    """As MODEL, without a model."""
+    """End of training: as MODEL, without a model."""
 
     JOIN = 5
-    """As HELLO, of a worker that was not there when training began, or has been away; answered like
-    PUSH."""
+    """As HELLO, of a worker that was absent at the start or joins again; answered like PUSH."""
 
 
 class PushPullWorker:
-    """One worker; what the server does with its gradients is the subclass's rule.
+    """Worker of any strategy with a server.
+
+    Only the server's rule differs between these strategies.
 
     Args:
-        parameters: of the strategy.
-        context: what this rank trains with.
+        parameters: parameters of the strategy.
+        context: training context of the rank.
 
     Attributes:
-        next_step: the step to take next; None once training is over.
-        next_batch_range: places of its batch that the server has dealt this rank; None where shares
-            are even.
+        next_step: step to take next; None after the end of training.
+        next_batch_range: positions in the next batch that the server assigned to this rank; None
+            if shares are equal.
     """
 
     def __init__(self, parameters: CompressibleParameters, context: TrainingContext) -> None:
@@ -71,7 +76,7 @@ class PushPullWorker:
                 ErrorFeedbackCodec(codec), self._state.parameters, self._state.read_gradients()
             )
         )
-        # Who waits for all is at a barrier of all.
+        # In lockstep, waiting for the server means waiting for all ranks: it is a collective.
         self._group = 0 if parameters.sync_mode == "lockstep" else NO_GROUP
         self._version = self._skipped_steps = 0
         balanced = (
@@ -82,7 +87,7 @@ class PushPullWorker:
         )
 
     def join(self) -> None:
-        """Ask the server for the model and for the step to begin with (see `AsyncStrategy`)."""
+        """Request the model and the first step from the server (see `AsyncStrategy`)."""
         self._endpoint.deliver(self._context.world_size, Message(ServerMessageKind.JOIN))
         reply = self._endpoint.receive()
         self._version = reply.version
@@ -90,7 +95,7 @@ class PushPullWorker:
         self._update_next_step(reply)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
-        """Forward, backward, push, wait, pull (see `AsyncStrategy`)."""
+        """Run forward and backward pass, push, wait and pull (see `AsyncStrategy`)."""
         recorder, server = self._context.recorder, self._context.world_size
         loss = self._gradient.compute(batch, share)
         gradients = self._state.read_gradients()
@@ -113,8 +118,9 @@ class PushPullWorker:
         return self._build_result(loss, read, reply)
 
     def _measure_cost(self, step: int, computed: int) -> tuple[int, ...]:
-        """What this rank's steps cost, with its own work of this one done; nothing where shares are
-        even.
+        """Return the measured cost of this rank's steps; empty if shares are equal.
+
+        Call it after the rank's own work of the step is done.
         """
         if self._cost_monitor is None:
             return ()
@@ -122,6 +128,8 @@ class PushPullWorker:
         return self._cost_monitor.report.as_integers
 
     def _update_next_step(self, reply: Message) -> None:
+        # A STOP message has no next step. Values from the seventh on are only there with balanced
+        # batches.
         self.next_step = reply.values[0] if reply.kind == ServerMessageKind.MODEL else None
         batch_range = reply.values[6:]
         self.next_batch_range = (
@@ -134,8 +142,10 @@ class PushPullWorker:
             self._gradient.synchronize()
 
     def _receive(self) -> Message:
-        """The server's answer; at one's own pace, how long the server held it back is a span that
-        carries nothing.
+        """Return the server's answer, and record the wait for it.
+
+        Outside lockstep, the time that the server held the answer back becomes a span without
+        payload. The rest of the wait is the transfer.
         """
         recorder, server = self._context.recorder, self._context.world_size
         since_ns = recorder.enter(Phase.COMM, group=self._group, peer=server)
@@ -145,6 +155,7 @@ class PushPullWorker:
             return reply
         waited_for, blocked_ns = reply.values[1], reply.values[5]
         recorder.attribute(waited_for if waited_for >= 0 else server, 0)
+        # `blocked_ns` is a duration by the server's clock, so it needs no common time base.
         resumed_ns = min(since_ns + blocked_ns, time.monotonic_ns())
         recorder.enter(Phase.COMM, peer=server, payload_bytes=reply.payload_bytes, at_ns=resumed_ns)
         return reply
@@ -152,6 +163,7 @@ class PushPullWorker:
     def _build_result(self, loss: float, read_version: int, reply: Message) -> StepResult:
         _, waited_for, skipped, applied_version, staleness, *_ = reply.values
         self._update_next_step(reply)
+        # The answer says how many steps are skipped now; they are recorded with the next step.
         skipped_before, self._skipped_steps = self._skipped_steps, skipped
         return StepResult(
             loss,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServerParameters(CompressibleParameters):
-    """Base of strategies with a server: the worker is the same, and the server's rule differs."""
+    """Base of strategies with a server: the workers are alike, only the server's rule differs."""
 
     uses_server: ClassVar[bool] = True
     supports_churn: ClassVar[bool] = True
@@ -28,4 +28,4 @@ class ServerParameters(CompressibleParameters):
 
     @abstractmethod
     def create_update_rule(self, world_size: int) -> ServerUpdateRule:
-        """Create the server's side: the rule that decides which gradients it applies, and when."""
+        """Create the rule by which the server applies gradients and answers workers."""

@@ -1,10 +1,9 @@
-"""When a server applies which worker's gradient, and when it lets whom go on: the rules of the
-strategies with a server, pure.
+"""Rules by which a parameter server applies gradients and answers workers; pure.
 
-A worker's clock is the number of the step it is in. It pushes the gradient of its clock, then waits
-for an answer: the model, and its next clock. A rule is told of pushes, one after another, and says
-which gradients become updates and who is answered. Workers may leave and come back; who joins waits
-for an answer too, which brings it up to date.
+A worker's clock is the number of the step that it is in. The worker pushes the gradient of its
+clock, then waits for an answer: the model and its next clock. A rule receives the pushes one after
+another. It decides which gradients become updates and which workers are answered. Workers may
+leave and join again. A joining worker waits for an answer, too, which contains the current model.
 """
 
 from __future__ import annotations
@@ -18,8 +17,13 @@ from laggard.workloads.tracing.step_result import NOBODY
 
 @dataclass(frozen=True)
 class Push:
-    """A worker's gradient: of which clock, of how many samples, of how many in that clock's whole
-    batch.
+    """Gradient of one worker.
+
+    Attributes:
+        rank: number of the worker.
+        clock: clock that the gradient was computed in.
+        samples: samples that the gradient sums.
+        batch_size: samples in the whole batch of that clock.
     """
 
     rank: int
@@ -30,10 +34,11 @@ class Push:
 
 @dataclass(frozen=True)
 class Update:
-    """Gradients of one clock that make one step of the optimizer, in the order in which they are
-    summed.
+    """Gradients of one clock that together make one step of the optimizer.
 
-    `fraction` is the part of a whole step that it is: the step's size is scaled by it.
+    Attributes:
+        pushes: the gradients, in the order in which they are summed.
+        fraction: part of a whole step, by which the step size is scaled.
     """
 
     pushes: tuple[Push, ...]
@@ -47,8 +52,13 @@ class Update:
 
 @dataclass(frozen=True)
 class ServerReply:
-    """A worker goes on: with which clock, for whom it had waited, and how many steps it leaves
-    out.
+    """Answer that lets a worker continue.
+
+    Attributes:
+        rank: number of the worker.
+        clock: next clock of the worker.
+        waited_for: rank whose push or loss released this answer; -1 if it was the worker itself.
+        skipped: number of steps that the worker skips.
     """
 
     rank: int
@@ -66,27 +76,30 @@ class Reaction:
 
 
 class ServerUpdateRule(Protocol):
-    """A server's rule: a state machine."""
+    """Rule of a server, as a state machine."""
 
     def push(self, push: Push) -> Reaction:
-        """A worker has pushed."""
+        """Handle the gradient of a worker."""
 
     def remove_member(self, rank: int) -> Reaction:
-        """A worker is gone: nobody waits for it any longer, and what it pushed stays."""
+        """Stop waiting for a worker that is gone; its earlier pushes still count."""
 
     def add_member(self, rank: int) -> Reaction:
-        """A worker that had left is there again, and is answered with its clock, at once or later:
-        never one that it has pushed before.
+        """Add a worker that joins again.
+
+        The worker is answered now or later, with a clock that it has never pushed before.
         """
 
 
 @dataclass
 class BoundedStalenessRule:
-    """No worker is more than `staleness` clocks ahead of the slowest; None: they never wait.
+    """Rule that keeps workers at most `staleness` clocks ahead of the slowest.
 
-    A worker at clock c sees every update of clocks up to c - s - 1, its own, and of the others what
-    has come but that of the last clock that anybody may be in (Ho et al., NIPS 2013, section 3).
-    With s = 0 that leaves whole clocks, summed by rank: bulk synchronous parallel.
+    A `staleness` of None means that workers never wait. With a bound s, a worker at clock c sees
+    all updates of clocks up to c - s - 1, and its own updates. It also sees the other updates that
+    have arrived, except those of the newest clock that any worker may be in (Ho et al., NIPS 2013,
+    section 3). With s = 0 every clock is applied as a whole, summed in the order of ranks: bulk
+    synchronous parallel.
     """
 
     world_size: int
@@ -102,11 +115,11 @@ class BoundedStalenessRule:
 
     @property
     def complete_clock(self) -> int:
-        """Clocks that every worker that is there has finished; it never decreases."""
+        """Number of clocks that all present workers have finished; it never decreases."""
         return min(self._finished_clocks.values(), default=self._last_complete_clock)
 
     def push(self, push: Push) -> Reaction:
-        """See `ServerUpdateRule`."""
+        """Handle the gradient of a worker (see `ServerUpdateRule`)."""
         self._finished_clocks[push.rank] = self._waiting_clocks[
             push.rank
         ] = self._first_unpushed_clocks[push.rank] = push.clock + 1
@@ -114,16 +127,19 @@ class BoundedStalenessRule:
         return self._react(push.rank)
 
     def remove_member(self, rank: int) -> Reaction:
-        """See `ServerUpdateRule`."""
+        """Stop waiting for a worker that is gone (see `ServerUpdateRule`)."""
+        # Remembered for the time when no worker is left, so that `complete_clock` cannot decrease.
         self._last_complete_clock = self.complete_clock
         self._finished_clocks.pop(rank, None)
         self._waiting_clocks.pop(rank, None)
         return self._react(rank)
 
     def add_member(self, rank: int) -> Reaction:
-        """See `ServerUpdateRule`: it begins where the slowest is, so that it holds nobody up who is
-        not held up already.
+        """Add a worker at the clock of the slowest worker (see `ServerUpdateRule`).
+
+        So it delays no worker that is not already delayed by another.
         """
+        # Never a clock that its earlier session pushed: that gradient may already be applied.
         self._finished_clocks[rank] = self._waiting_clocks[rank] = max(
             self.complete_clock, self._first_unpushed_clocks.get(rank, 0)
         )
@@ -153,14 +169,15 @@ class BoundedStalenessRule:
 
 
 def _build_proportional_update(pushes: tuple[Push, ...]) -> Update:
-    """An update as large as its part of the clock's batch."""
+    """Return an update whose fraction is its part of the clock's batch."""
     return Update(pushes, sum(push.samples for push in pushes) / pushes[0].batch_size)
 
 
 @dataclass
 class BackupWorkersRule:
-    """Every step takes the first N = workers - backups gradients and drops the rest (Chen et al.
-    2016).
+    """Rule that uses the first N = workers - backups gradients of a step.
+
+    It drops the rest (Chen et al. 2016).
     """
 
     world_size: int
@@ -171,11 +188,12 @@ class BackupWorkersRule:
 
     @property
     def needed(self) -> int:
-        """Gradients in a step: N, or as many as there are workers left."""
+        """Number of gradients in a step: N, or the number of present workers if that is less."""
         return max(1, min(self.world_size - self.backups, self.world_size - len(self._left)))
 
     def push(self, push: Push) -> Reaction:
-        """See `ServerUpdateRule`."""
+        """Handle the gradient of a worker (see `ServerUpdateRule`)."""
+        # A late gradient is dropped, and its worker skips to the step in progress.
         if push.clock < self._clock:
             return Reaction(
                 replies=(ServerReply(push.rank, self._clock, skipped=self._clock - push.clock - 1),)
@@ -184,13 +202,15 @@ class BackupWorkersRule:
         return self._react(push.rank)
 
     def remove_member(self, rank: int) -> Reaction:
-        """See `ServerUpdateRule`."""
+        """Stop waiting for a worker that is gone (see `ServerUpdateRule`)."""
         self._left.add(rank)
         return self._react(rank)
 
     def add_member(self, rank: int) -> Reaction:
-        """See `ServerUpdateRule`: it begins with the step that is under way; where its gradient of
-        that is there already, with the next.
+        """Add a worker at the step in progress (see `ServerUpdateRule`).
+
+        If its earlier session has already pushed a gradient for that step, it begins with the next
+        one.
         """
         self._left.discard(rank)
         has_pushed = any(push.rank == rank for push in self._arrived)
