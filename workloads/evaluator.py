@@ -69,7 +69,7 @@ def main(argument: str) -> None:
     )
     strategy = workload.strategy
     if strategy.uses_server or strategy.sync_mode == "asynchronous":
-        # Training continues during evaluations here, so it has priority.
+        # Training continues during evaluations here and must have priority.
         os.nice(19)
     if strategy.uses_server:
         _serve_parameter_server(plan, data, model)

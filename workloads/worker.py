@@ -197,7 +197,6 @@ def _train_in_lockstep(
         resources.drive,
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
-    # The balancer needs the meter, which exists once the full speed has been measured.
     loop.balancer = _create_balancer(resources, context, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
