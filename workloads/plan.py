@@ -250,8 +250,8 @@ def plan_workers(
     placed = place(workload.placement, hosts)
     if workload.batch_size < len(placed):
         raise InputError(
-            f"batch_size {workload.batch_size}: each of the {len(placed)} workers needs at least one"
-            f" sample per step — set it to {len(placed)} or more"
+            f"batch_size {workload.batch_size}: each of the {len(placed)} workers needs at least"
+            f" one sample per step — set it to {len(placed)} or more"
         )
     names = tuple(host.name for host in placed)
     meeting = init_method or f"file://{(output_dir / 'rendezvous').absolute()}"

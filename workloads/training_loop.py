@@ -185,7 +185,7 @@ class Loop:
         return self.start_barrier.wait(barrier)
 
     def _checkpoint(self, step: int) -> None:
-        """Write a checkpoint within the step; the others wait for rank 0 at their next collective."""
+        """Write a checkpoint within the step; the others wait at their next collective."""
         begun_ns = self.recorder.enter(Phase.CHECKPOINT)
         size_bytes = self._write_checkpoint(step)
         if self.drive is not None:

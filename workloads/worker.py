@@ -110,15 +110,7 @@ def main(argument: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """Resources that a rank has opened before it connects to the others.
-
-    Attributes:
-        plan: plan of the worker.
-        data: prepared dataset.
-        recorder: trace of the rank.
-        start_barrier: barrier of all ranks outside the network.
-        drive: drive of the host; None if it is not limited.
-    """
+    """Resources that a rank has opened before it connects to the others."""
 
     plan: WorkerPlan
     data: Data
@@ -239,11 +231,7 @@ def _find_share(resources: WorkerResources, strategy: ServerStrategy, step: int)
 def _begin_with_all(
     resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
 ) -> int:
-    """Measure the full speed of a limited rank, then begin with all others.
-
-    Returns:
-        The time of the first step, CLOCK_MONOTONIC.
-    """
+    """Measure a limited rank's full speed, then begin with all; return the first step's time."""
     _measure_full_speed(resources, context, output_dir)
     zero_ns = _start_together(resources.plan, output_dir, resources.start_barrier)
     _count_work(resources, output_dir)
@@ -256,13 +244,10 @@ def _join_late(
     strategy: AsyncStrategy,
     output_dir: WorkerOutputDir,
 ) -> int:
-    """Join a training that has begun, with the state that the others send.
+    """Join a training that has begun; return the time at which this rank's training begins.
 
     The ranks that were present at the start measured their steps at full speed before they were
     limited. A rank that joins is limited already, so it measures only if no other rank did.
-
-    Returns:
-        The time at which this rank's own training begins, CLOCK_MONOTONIC.
     """
     plan = resources.plan
     # The file exists as soon as a rank locks it, so it may still be empty.
@@ -370,7 +355,7 @@ def _configure_process(plan: WorkerPlan) -> None:
 
 
 def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
-    """Select the rank's GPU and try it, so that an unsuitable GPU or driver fails before training."""
+    """Select the rank's GPU and try it, so that an unsuitable one fails before training."""
     if plan.device == CPU:
         return
     try:
@@ -468,11 +453,7 @@ def _create_balancer(
 def _start_together(
     plan: WorkerPlan, output_dir: WorkerOutputDir, start_barrier: StartBarrier
 ) -> int:
-    """Report that this rank is ready, wait for the start signal and for all ranks.
-
-    Returns:
-        The time of the first step, CLOCK_MONOTONIC.
-    """
+    """Report that this rank is ready and wait for all; return the first step's time."""
     write_whole(output_dir.ready(plan.rank), b"")
     LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
     while not output_dir.start_signal.exists():

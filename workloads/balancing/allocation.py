@@ -28,8 +28,8 @@ class AffineCost:
     def __post_init__(self) -> None:
         if not (0 <= self.fixed_s < math.inf and 0 < self.sample_s < math.inf):
             raise ValueError(
-                f"{self}: fixed_s must be at least 0, sample_s must be greater than 0, and both must"
-                " be finite"
+                f"{self}: fixed_s must be at least 0, sample_s must be greater than 0, and"
+                " both must be finite"
             )
 
     def estimate_s(self, samples: int) -> float:

@@ -1,4 +1,4 @@
-"""Parameters of `compress:` in a strategy's section, for each compression; imports nothing heavy."""
+"""Parameters of `compress:` in a strategy's section, by compression; imports nothing heavy."""
 
 from __future__ import annotations
 

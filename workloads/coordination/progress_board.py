@@ -125,7 +125,7 @@ class ProgressBoard:
         self._ranks[rank, _GIVEN] = number
 
     def complete_ns(self, number: int) -> int | None:
-        """Return the time of a snapshot's last part; None while a present rank's part is missing."""
+        """Return the time of a snapshot's last part; None while a present rank's is missing."""
         there = self._ranks[self._is_present]
         if (there[:, _GIVEN] < number).any():
             return None

@@ -59,7 +59,7 @@ class ProgressReporter:
             self._give(requested, read())
 
     def close(self) -> None:
-        """Give the current model as this rank's part of the last snapshot, when training is over."""
+        """Give the current model as this rank's part of the last snapshot, after training."""
         self._give(self.progress_board.requested_snapshots + 1, self._state.read())
 
     def _give(self, number: int, state: torch.Tensor) -> None:

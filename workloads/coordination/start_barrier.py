@@ -103,7 +103,7 @@ class StartBarrier:
         return bool(self._ranks[rank, _ARRIVED] >= barrier)
 
     def last_arrival_ns(self, barrier: int, absent: Collection[int] = ()) -> int | None:
-        """Return the time of the last arrival; None while a rank that is not `absent` is missing."""
+        """Return the time of the last arrival; None while a rank not in `absent` is missing."""
         expected = [rank for rank in range(len(self._ranks)) if rank not in absent]
         if (self._ranks[expected, _ARRIVED] < barrier).any():
             return None

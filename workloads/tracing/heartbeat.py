@@ -33,7 +33,7 @@ class Beat:
 
 
 def map_file(path: Path, size: int) -> mmap.mmap:
-    """Map a file of at least `size` bytes as shared memory; the first process fills it with zeros."""
+    """Map a file of at least `size` bytes as shared memory; a new file contains zeros."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(descriptor).st_size < size:

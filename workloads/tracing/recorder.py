@@ -64,7 +64,7 @@ class Recorder:
 
     @property
     def own_ns(self) -> int:
-        """Time of this rank's own work so far: all but communication, checkpoints and evaluations."""
+        """Time of this rank's own work: all but communication, checkpoints and evaluations."""
         return sum(self.spent_ns[code] for code in _OWN)
 
     def begin_step(self, step: int, at_ns: int | None = None) -> int:

@@ -226,7 +226,7 @@ class Endpoint:
             )
 
     def _poll(self, timeout_s: float) -> bool:
-        """Process everything that arrived, waiting for the first; return whether anything arrived."""
+        """Process all that arrived, waiting for the first; return whether anything arrived."""
         ready = self._poller.poll(math.ceil(max(0.0, timeout_s) * 1e3))
         for found, _ in ready:
             if found == self._bell:

@@ -113,8 +113,8 @@ def measure_base_delays(agent_pool: AgentPool, plan: LinkPlan) -> dict[Pair, flo
     for (src, dst), rtt_ms in _measure_round_trips(agent_pool, plan, probes, busy=False).items():
         if rtt_ms is None:
             raise EmulationError(
-                f"{dst} does not answer ICMP echo requests of {src} on the experiment network — check"
-                " the route between them and that no firewall drops ICMP"
+                f"{dst} does not answer ICMP echo requests of {src} on the experiment network —"
+                " check the route between them and that no firewall drops ICMP"
             )
         bases[src, dst] = bases[dst, src] = rtt_ms / 2
     return bases

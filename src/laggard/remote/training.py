@@ -320,7 +320,7 @@ def _collect_usage(agent_pool: AgentPool) -> tuple[dict[str, DriveCounters], dic
 
 
 def fit_controller_clock(agent_pool: AgentPool, head: str) -> ClockFit:
-    """Fit this machine's CLOCK_MONOTONIC to the head's, by requests over the agent's SSH session."""
+    """Fit this machine's CLOCK_MONOTONIC to the head's, by requests over the SSH session."""
     exchanges = []
     for _ in range(_CLOCK_REQUESTS):
         sent_ns = time.monotonic_ns()

@@ -251,10 +251,10 @@ def format_line(message: BaseModel) -> str:
 
 
 def parse_controller_message(line: str) -> ControllerMessage:
-    """Parse a line that the controller wrote; raises pydantic's ValidationError if it is invalid."""
+    """Parse a line that the controller wrote; raises pydantic's ValidationError if invalid."""
     return _controller_messages.validate_json(line)
 
 
 def parse_agent_message(line: str) -> AgentMessage:
-    """Parse a line that an agent wrote; raises pydantic's ValidationError if it is invalid."""
+    """Parse a line that an agent wrote; raises pydantic's ValidationError if invalid."""
     return _agent_messages.validate_json(line)

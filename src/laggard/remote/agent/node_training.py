@@ -134,7 +134,7 @@ class NodeTraining:
         return pid
 
     def begin(self) -> None:
-        """Give the start signal, and limit the workers and the server to their share from now on."""
+        """Give the start signal; limit the workers and the server to their share from now on."""
         if self._shares is not None:
             for pid, (_, rank) in self._processes.items():
                 if pid in self._host_pids:
@@ -198,7 +198,7 @@ class NodeTraining:
         return self.barrier_relay.apply_update(update)
 
     def _poll_milestones(self) -> Iterator[AgentMessage]:
-        """Yield a message for each milestone of the training that was reached since the last call."""
+        """Yield a message for each milestone that was reached since the last call."""
         for worker in self._plan.workers:
             if self._is_new(self.output_dir.ready(worker.rank)):
                 yield RankReady(rank=worker.rank)
