@@ -199,7 +199,7 @@ class StartBarrier:
         self._head[_CONFIRMED] = 1
 
     def request_stop(self, reason: Reason = Reason.WALLTIME) -> None:
-        """Request the end of training soon, from the process that decides it.
+        """Ask the process that decides the end of training to end it soon.
 
         Reasons are the end of the machines' walltime, or an accuracy that was reached.
         """

@@ -60,8 +60,8 @@ class AgentEvent:
 class AgentPool:
     """Agents of all nodes of a run.
 
-    All methods may be called by several threads: the scheduler of timed events sends requests
-    while the main thread watches the training.
+    Several threads may send requests and wait for replies: the scheduler of timed events changes
+    nodes while the main thread watches the training.
 
     Args:
         processes: SSH sessions of the agents.
