@@ -1,8 +1,7 @@
-"""The training loop of ranks that each take steps of their own: fetch, prepare, learn, until told
-that it is over.
+"""Training loop of asynchronous ranks: fetch, prepare, train, until the training is over.
 
-Nothing here stops for evaluations: whoever keeps the model writes snapshots of it, or every rank
-gives its part of one, and they are evaluated while training goes on.
+The loop does not stop for evaluations. The server, or every rank for its own part, writes
+snapshots of the model, and they are evaluated while training continues.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from laggard.workloads.tracing.recorder import Recorder
 
 @dataclass(frozen=True)
 class AsyncTrainingLoop:
-    """One rank's training.
+    """Asynchronous training of one rank.
 
     Attributes:
-        batch_loader: the way to its samples.
-        share_of: the rank's own share of a step, which it is about to begin.
-        strategy: how they are trained on.
-        recorder: the trace.
-        progress_reporter: what the rank tells the coordinator; None where a server keeps the model.
+        batch_loader: loader of the rank's samples.
+        share_of: function that returns the rank's share of a step, called when the step begins.
+        strategy: strategy that trains on the samples.
+        recorder: trace of the rank.
+        progress_reporter: reporter to the training coordinator; None if a server keeps the model.
     """
 
     batch_loader: BatchLoader
@@ -37,7 +36,11 @@ class AsyncTrainingLoop:
     progress_reporter: ProgressReporter | None = None
 
     def run(self, zero_ns: int) -> int:
-        """Train from `zero_ns` (CLOCK_MONOTONIC); returns how many steps this rank took."""
+        """Train until the strategy has no next step and return the number of steps taken.
+
+        Args:
+            zero_ns: start of the first step, CLOCK_MONOTONIC.
+        """
         begun_ns, taken = zero_ns, 0
         while (step := self.strategy.next_step) is not None:
             share = self.share_of(step)
@@ -49,6 +52,7 @@ class AsyncTrainingLoop:
             self.recorder.end_step(result, len(share.indices), share.batch_size)
             if self.progress_reporter is not None:
                 self.progress_reporter.finish_step(len(share.indices) if result.applied else 0)
+            # A step begins where the last one ended, so the trace has no gaps.
             begun_ns, taken = time.monotonic_ns(), taken + 1
         if self.progress_reporter is not None:
             self.progress_reporter.close()

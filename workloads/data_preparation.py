@@ -1,4 +1,4 @@
-"""Process that prepares the data of a machine without an evaluator."""
+"""Process that prepares the dataset on a machine without an evaluator."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from laggard.workloads.plan import WorkerPlan
 
 
 def main(argument: str) -> None:
-    """Prepare the data of one machine.
+    """Prepare the dataset on one machine.
 
     Args:
-        argument: the `WorkerPlan` of any worker of the machine, as JSON.
+        argument: `WorkerPlan` of any worker of the machine, as JSON.
     """
     plan = WorkerPlan.model_validate_json(argument)
     prepare_data(plan.workload, plan.output_path)

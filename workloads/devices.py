@@ -1,8 +1,7 @@
-"""What each rank computes on and what carries its collectives: pure, and decided from what the
-nodes said of themselves.
+"""Device of each rank and backend of the collectives, chosen from the nodes' facts; pure.
 
-CUDA itself is never asked: the process that workers are forked from must not initialise it, since
-no child could use it then.
+The functions never ask CUDA itself. The fork server must not initialize it, since no forked
+process could use CUDA afterwards.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ CPU = "cpu"
 
 
 def on_devices(workers: Sequence[WorkerPlan], gpus: Mapping[str, int]) -> tuple[WorkerPlan, ...]:
-    """These workers, each with its device and all with the collectives' backend.
+    """Return the workers with their devices and the backend of the collectives.
 
     Args:
-        workers: of all ranks, in rank order.
-        gpus: how many each host has, by its name; none where it is missing.
+        workers: plans of all ranks, in rank order.
+        gpus: number of GPUs of each host, by host name; a missing host has none.
 
     Raises:
-        InputError: a host has GPUs, and more ranks than those.
+        InputError: a host has GPUs, but fewer than ranks.
     """
     devices = plan_devices([worker.host for worker in workers], gpus)
     backend = choose_backend(devices)
@@ -36,16 +35,17 @@ def on_devices(workers: Sequence[WorkerPlan], gpus: Mapping[str, int]) -> tuple[
 
 
 def plan_devices(hosts_by_rank: Sequence[str], gpus: Mapping[str, int]) -> tuple[str, ...]:
-    """The device of every rank: its host's k-th rank has the k-th GPU; the processor, where a host
-    has no GPU.
+    """Return the device of every rank: the k-th rank of a host gets its k-th GPU.
+
+    Ranks on a host without GPUs compute on the CPU.
 
     Args:
-        hosts_by_rank: names of all ranks' hosts.
-        gpus: as of `on_devices`.
+        hosts_by_rank: host name of every rank.
+        gpus: number of GPUs of each host, by host name; a missing host has none.
 
     Raises:
-        InputError: a host has GPUs, and more ranks than those: two on one would slow each other,
-            and NCCL refuses them.
+        InputError: a host has GPUs, but fewer than ranks. Two ranks on one GPU would slow each
+            other down, and NCCL refuses them.
     """
     ranks = Counter(hosts_by_rank)
     crowded = {host: gpus[host] for host, count in ranks.items() if 0 < gpus.get(host, 0) < count}
@@ -53,7 +53,7 @@ def plan_devices(hosts_by_rank: Sequence[str], gpus: Mapping[str, int]) -> tuple
         host, count = min(crowded.items(), key=lambda item: item[1])
         raise InputError(
             f"placement.per_host {ranks[host]}: {host} has {count} GPU{'s' * (count > 1)}, and each"
-            f" of its ranks needs one of its own — lower placement.per_host to {count}"
+            f" rank needs its own GPU — lower placement.per_host to {count}"
         )
     placed: Counter[str] = Counter()
     devices = []
@@ -64,36 +64,37 @@ def plan_devices(hosts_by_rank: Sequence[str], gpus: Mapping[str, int]) -> tuple
 
 
 def choose_backend(devices: Sequence[str]) -> Backend:
-    """NCCL where every rank has a GPU of its own, else gloo, which carries CUDA tensors through the
-    host's memory.
+    """Return `nccl` if every rank has its own GPU, else `gloo`.
+
+    Gloo carries CUDA tensors through the host's memory.
     """
     return "nccl" if devices and CPU not in devices else "gloo"
 
 
 def collective_environment(plan: WorkerPlan) -> dict[str, str]:
-    """What a worker's environment must say before it meets the others, so that all that they
-    exchange passes the emulated links.
+    """Return the environment variables that keep all collectives on the emulated links.
 
-    NCCL takes the fastest way it finds; this leaves it TCP over the experiment's interface between
-    hosts, and, within one, where no link is emulated, NVLink and shared memory as it likes.
+    They must be set before the worker connects to the others. NCCL takes the fastest path that it
+    finds. These variables leave it only TCP over the experiment's interface between hosts. Within
+    a host, where no link is emulated, it may use NVLink and shared memory.
 
-    See https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; `NCCL_HOSTID` is told of
-    in its source (misc/utils.cc).
+    See https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; `NCCL_HOSTID` is
+    documented in NCCL's source only (misc/utils.cc).
     """
     gloo = {"GLOO_SOCKET_IFNAME": plan.interface}
     if plan.device == CPU:
         return gloo
-    # As nvidia-smi numbers them; CUDA by itself puts the fastest first.
+    # Number the GPUs as nvidia-smi does; CUDA's default puts the fastest first.
     cuda = {**gloo, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if plan.backend == "gloo":
         return cuda
     return {
         **cuda,
-        "NCCL_SOCKET_IFNAME": f"={plan.interface}",  # exactly this one: a bare name is a prefix
-        "NCCL_SOCKET_FAMILY": "AF_INET",  # whose connections the link sampler reads
+        "NCCL_SOCKET_IFNAME": f"={plan.interface}",  # `=` for an exact match, not a prefix
+        "NCCL_SOCKET_FAMILY": "AF_INET",  # the link sampler reads IPv4 connections only
         "NCCL_NET": "Socket",
         "NCCL_NET_PLUGIN": "none",
         "NCCL_IB_DISABLE": "1",
         "NCCL_MNNVL_ENABLE": "0",  # NVLink between hosts
-        "NCCL_HOSTID": plan.host,  # who shares a host's memory: its ranks, and nobody else
+        "NCCL_HOSTID": plan.host,  # only ranks of one host may use shared memory
     }

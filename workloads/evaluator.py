@@ -1,9 +1,8 @@
-"""Prepares the data, then evaluates snapshots: a process outside the continuum, its hosts, its
-shares and its clock.
+"""Process that prepares the dataset and evaluates snapshots, outside hosts, shares and clock.
 
-Ranks in lockstep wait while it evaluates, so it takes no core from one that still computes. Where
-they have a server, or each its own pace, nobody waits: then it gives way to everybody else (but for
-those that only keep cores awake), and evaluates as often as it can.
+Ranks in lockstep wait during an evaluation, so it takes no core from a rank that computes. Ranks
+with a server and asynchronous ranks do not wait. The evaluator then runs at the lowest priority
+(only processes that keep cores awake are lower) and evaluates as often as it can.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ REQUEST_POLL_S = 0.05
 
 
 def main(argument: str) -> None:
-    """Serve evaluations until the last.
+    """Prepare the dataset and serve evaluations until the last one.
 
     Args:
-        argument: an `EvaluatorPlan` as JSON.
+        argument: `EvaluatorPlan` as JSON.
 
     Raises:
-        InputError: the model or the dataset is not what it should be.
+        InputError: the model or the dataset is invalid.
     """
     plan = EvaluatorPlan.model_validate_json(argument)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,6 +69,7 @@ def main(argument: str) -> None:
     )
     strategy = workload.strategy
     if strategy.uses_server or strategy.sync_mode == "asynchronous":
+        # Training continues during evaluations here and must have priority.
         os.nice(19)
     if strategy.uses_server:
         _serve_parameter_server(plan, data, model)
@@ -98,6 +98,7 @@ def _create_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Tr
 
 
 def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+    """Evaluate at every evaluation barrier of ranks in lockstep, until training ends."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
     judge, dtype = _create_judge(data, model), next(model.parameters()).dtype
@@ -111,6 +112,8 @@ def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
         if output_dir.snapshot(number).exists():
             accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
         else:
+            # The ranks had different models, each of which wrote its part. Their mean is
+            # evaluated.
             accuracies.append(judge(read_parts(output_dir, number, range(plan.world_size), dtype)))
         verdict = (
             EvaluationVerdict.STOP
@@ -129,7 +132,7 @@ def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
 
 
 def _serve_parameter_server(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
-    """Evaluate what the server asks for, in order; ask it to stop when the accuracy is reached."""
+    """Evaluate the server's snapshots in order; request a stop when the accuracy is reached."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size)
     accuracies: list[float] = []
@@ -168,7 +171,7 @@ def _evaluate_snapshot(model: nn.Module, snapshot: Path, test: Split) -> float:
 
 
 def evaluate(model: nn.Module, test: Split) -> float:
-    """Part of the test samples that a model classifies correctly, 0 to 1."""
+    """Return the fraction of the test samples that a model classifies correctly, 0 to 1."""
     model.eval()
     correct = 0
     with torch.no_grad():

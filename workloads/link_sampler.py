@@ -1,7 +1,7 @@
-"""Streams the state of every connection between the workers' hosts, as the sending kernels see it:
-the evidence for a link.
+"""Process that samples every TCP connection between the workers' hosts, as evidence about links.
 
-A process outside the hosts' shares; it holds one netlink socket per host's network namespace.
+It reads the connections' state from the sending kernels. It runs outside the hosts' shares and
+holds one netlink socket per network namespace.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LOGGER = logging.getLogger(__name__)
 
 
 def main(argument: str) -> None:
-    """Sample until the training is done.
+    """Sample the connections until the training is done.
 
     Args:
-        argument: a `LinkSamplerPlan` as JSON.
+        argument: `LinkSamplerPlan` as JSON.
 
     Raises:
-        PrerequisiteError: a kernel does not tell of its connections.
+        PrerequisiteError: a kernel does not report its connections.
     """
     plan = LinkSamplerPlan.model_validate_json(argument)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -40,6 +40,7 @@ def main(argument: str) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         force=True,
     )
+    # Objects that exist now stay, so exclude them from garbage collection, which costs time later.
     gc.freeze()
     output_dir = WorkerOutputDir(Path(plan.output_dir))
     stream = RowStream(output_dir.links, LINK_ROW)
@@ -48,6 +49,7 @@ def main(argument: str) -> None:
     while not output_dir.done.exists():
         sampler.sample()
         stream.flush_if_due(time.monotonic_ns())
+        # After a late sample, continue at the usual interval instead of catching up.
         due_s = max(due_s + plan.interval_s, time.monotonic())
         time.sleep(max(0.0, due_s - time.monotonic()))
     stream.close()
@@ -56,11 +58,11 @@ def main(argument: str) -> None:
 
 
 class LinkSampler:
-    """The open sockets of one training.
+    """Sampler of the connections of one training, with its open netlink sockets.
 
     Args:
-        plan: which hosts.
-        stream: gets a row per connection between them and sample; hosts are numbered as in the
+        plan: hosts to sample.
+        stream: stream that gets one row per sample and connection; hosts have the numbers of the
             plan.
     """
 
@@ -76,7 +78,10 @@ class LinkSampler:
         ]
 
     def sample(self) -> None:
-        """Ask every host's kernel once; a row's fields follow those of `TcpConnection`."""
+        """Query every kernel once and append the rows.
+
+        The fields of a row follow those of `TcpConnection`.
+        """
         numbers, append = self._numbers, self._stream.append
         self.samples += 1
         for diagnosis in self._sockets:
@@ -87,6 +92,6 @@ class LinkSampler:
                     append((now_ns, src, dst, *c[3:]))
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the netlink sockets."""
         for diagnosis in self._sockets:
             diagnosis.close()

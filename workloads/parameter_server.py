@@ -1,6 +1,4 @@
-"""The process of the server, for strategies that have one: it keeps the model, by the strategy's
-rule, and says when training is over.
-"""
+"""Process of the parameter server: keeps the model by the strategy's rule and ends training."""
 
 from __future__ import annotations
 
@@ -60,19 +58,19 @@ POLL_S = 0.05
 PROGRESS_NS = 100_000_000
 DRAIN_S = 1.0
 STAY_S = 5.0
-"""Real seconds that the server stays for workers that it has told to go: until they have put down
-what they sent."""
+"""Real seconds that the server waits, after the stop message, until the workers have recorded
+their traffic and closed their connections."""
 
 
 def main(argument: str) -> None:
     """Serve a training to its end.
 
     Args:
-        argument: a `ServerPlan` as JSON.
+        argument: `ServerPlan` as JSON.
 
     Raises:
-        InputError: the model or the dataset is not what it should be.
-        TransportError: no worker is left, and none is to come.
+        InputError: the model or the dataset is invalid.
+        TransportError: no worker is left, and none will join.
     """
     plan = ServerPlan.model_validate_json(argument)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,13 +117,13 @@ def _create_balancer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
 
 
 class ModelKeeper:
-    """The model and its updates.
+    """Model on the server and its updates.
 
     Args:
-        model: as all workers begin with.
-        optimizer: of its parameters.
-        world_size: number of workers, which their gradients were scaled by.
-        compression: of what they push.
+        model: model in the state that all workers begin with.
+        optimizer: optimizer of the model's parameters.
+        world_size: number of workers, by which they scaled their gradients.
+        compression: compression of pushed gradients; None for none.
     """
 
     def __init__(
@@ -146,16 +144,17 @@ class ModelKeeper:
         )
 
     def hold(self, push: Push, tensor: torch.Tensor) -> None:
-        """Keep a worker's gradient (and buffers) until it is applied."""
+        """Keep a worker's gradient, and its buffers, until it is applied."""
         self._pending_gradients[push.rank, push.clock] = tensor
 
     def forget(self, push: Push) -> None:
-        """Drop it."""
+        """Drop a gradient that will not be applied."""
         self._pending_gradients.pop((push.rank, push.clock), None)
 
     def apply(self, update: Update) -> None:
-        """One step along the mean gradient of an update's samples, as large as the part of a whole
-        step that it is.
+        """Take one optimizer step along the mean gradient of an update's samples.
+
+        The learning rate is multiplied by the update's fraction of a whole step.
         """
         total = torch.zeros_like(self.read())
         for push in update.pushes:
@@ -165,8 +164,8 @@ class ModelKeeper:
         if not update.samples:
             return
         count = self._state.parameters
-        # Each was scaled by workers / N, so that their mean over all workers would be that of the
-        # whole batch.
+        # Workers scaled their gradients by workers / batch size, so that the mean over all workers
+        # is the batch's. Undo this scale and divide by the samples of this update instead.
         mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
         self._state.write_gradients(mean)
         for group in self._optimizer.param_groups:
@@ -175,6 +174,8 @@ class ModelKeeper:
         for group in self._optimizer.param_groups:
             group["lr"] /= update.fraction
         self._read = None
+        # Buffers, such as BatchNorm's statistics, have no gradient: move them to the workers'
+        # mean.
         buffers = total[count:] / len(update.pushes)
         if buffers.numel():
             state = self._state.read()
@@ -182,8 +183,9 @@ class ModelKeeper:
             self._state.write(state)
 
     def read(self) -> torch.Tensor:
-        """The model as it is now; the same tensor until it changes, so that it can be sent as it
-        lies.
+        """Return the current model as one vector.
+
+        The tensor is the same until the model changes, so it can be sent without a copy.
         """
         if self._read is None:
             self._read = self._state.read()
@@ -192,15 +194,16 @@ class ModelKeeper:
 
 @dataclass
 class Server:
-    """One training's server.
+    """Parameter server of one training.
 
     Attributes:
-        plan: what it was told.
-        rule: when gradients are applied and workers answered.
-        keeper: the model.
-        partition: how many samples a step has.
-        endpoint: how it speaks to workers.
-        balancer: shares out batches by speed; None where shares are even.
+        plan: plan of the server.
+        rule: rule that decides when gradients are applied and workers answered.
+        keeper: model and optimizer.
+        partition: number of samples of each step.
+        endpoint: connections to the workers.
+        balancer: balancer of the workers' shares by speed; None for even shares.
+        samples: number of samples that the model was trained on so far.
     """
 
     plan: ServerPlan
@@ -226,23 +229,27 @@ class Server:
             self.rule.remove_member(rank)
 
     def run(self) -> None:
-        """Serve until the stopping rule; then let all workers go, have the last snapshot evaluated,
-        and say how it ended.
+        """Serve until the stopping rule, stop all workers and write `done.json`.
+
+        The last snapshot is evaluated before `done.json` is written.
         """
         reason = Reason.NONE
         while not reason:
             reason = self._handle_next_message()
         end_ns = time.monotonic_ns()
-        LOGGER.info("over by %s at version %d", reason.name.lower(), self.keeper.version)
+        LOGGER.info(
+            "training stopped by %s at version %d", reason.name.lower(), self.keeper.version
+        )
         self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
         self.endpoint.drain(DRAIN_S)
-        # While workers are there: a closed connection is forgotten.
+        # The traffic must be read before workers leave: the kernel forgets closed connections.
         write_traffic(self._output_dir, self.plan.world_size, self.endpoint)
         stopped_ranks = self._stop_all_workers()
         self._write_done(reason, end_ns)
         stay_for(self.endpoint, stopped_ranks, STAY_S)
 
     def _handle_next_message(self) -> Reason:
+        """Handle one message, or lost workers, and return the reason to end training, if any."""
         message = self.endpoint.take(POLL_S)
         if (
             message is not None
@@ -256,9 +263,8 @@ class Server:
             reason = self._remove_lost_worker(rank)
             if reason:
                 return reason
-        if (
-            self._start_barrier.is_stop_requested and self.samples
-        ):  # one that nothing was learned in is no training
+        # A requested stop waits for the first samples: a training without any has no result.
+        if self._start_barrier.is_stop_requested and self.samples:
             return self._start_barrier.is_stop_requested
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
@@ -274,8 +280,8 @@ class Server:
         return self._apply_reaction(self.rule.push(push), push)
 
     def _remove_lost_worker(self, rank: int) -> Reason:
-        """A worker is gone: the others go on without it."""
-        LOGGER.warning("rank %d is gone; the others go on without it", rank)
+        """Continue without a worker that was lost."""
+        LOGGER.warning("lost the connection to rank %d; the other ranks continue", rank)
         self._present_ranks.discard(rank)
         self._blocked.discard(rank)
         if self.balancer is not None:
@@ -285,10 +291,11 @@ class Server:
         return self._apply_reaction(self.rule.remove_member(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _add_joining_worker(self, rank: int) -> Reason:
-        """A worker asks to be brought up to date; or pushes after it had been given up, which comes
-        to the same.
+        """Add a worker that joins.
+
+        A worker that pushes after it was counted as lost is handled in the same way.
         """
-        # The worker may be back before its loss was noticed.
+        # The worker may have come back before the server noticed its loss.
         if rank in self._present_ranks and (reason := self._remove_lost_worker(rank)):
             return reason
         LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
@@ -297,11 +304,13 @@ class Server:
         return self._apply_reaction(self.rule.add_member(rank), Push(rank, UNKNOWN, 0, 0))
 
     def _wait_for_answer(self, rank: int) -> None:
+        """Note that a worker waits for an answer, and since when."""
         self._push_outcomes[rank] = (UNKNOWN, 0)
         self._blocked.add(rank)
         self._arrival_ns[rank] = time.monotonic_ns()
 
     def _apply_reaction(self, reaction: Reaction, cause: Push) -> Reason:
+        """Apply the rule's updates and send its replies; return the reason to end, if any."""
         for update in reaction.updates:
             before = self.samples
             for push in update.pushes:
@@ -342,13 +351,15 @@ class Server:
         )
 
     def _send(self, rank: int, message: Message) -> None:
-        with suppress(TransportError):  # it is gone, which is seen next
+        with suppress(TransportError):  # the loss of the worker is handled with the next message
             self.endpoint.send(rank, message)
 
     def _held_ns(self, rank: int) -> int:
+        """Return the time since the rank's last message arrived, in ns."""
         return time.monotonic_ns() - self._arrival_ns[rank]
 
     def _over(self) -> Reason:
+        """Return the reason to end training after an update; NONE if there is none."""
         if self._start_barrier.is_stop_requested:
             return self._start_barrier.is_stop_requested
         steps = self.plan.workload.stop.steps
@@ -368,8 +379,9 @@ class Server:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _snapshot(self, rank: int, step: int, time_ns: int, *, final: bool) -> None:
-        """Have the model as it is now evaluated, by a process beside the training; `rank` and
-        `step` are those of the last push.
+        """Write the current model and request its evaluation by the evaluator.
+
+        `rank` and `step` are those of the last push.
         """
         save_state(self.keeper.model.state_dict(), self._output_dir.snapshot(self._evaluations))
         request = {
@@ -393,8 +405,10 @@ class Server:
             )
 
     def _stop_all_workers(self) -> set[int]:
-        """Those who wait at once, the others when they come with a gradient that is not needed any
-        more; returns the notified ranks.
+        """Send the stop message to all workers and return the notified ranks.
+
+        Workers that wait get it at once. The others get it as the answer to their next push, whose
+        gradient is not used any more.
         """
         notified: set[int] = set()
         deadline_s = time.monotonic() + self.endpoint.plan.timeout_s
@@ -414,6 +428,7 @@ class Server:
         return notified
 
     def _write_done(self, reason: Reason, end_ns: int) -> None:
+        """Write `done.json` when all evaluations have arrived."""
         while len(read_lines(self._output_dir.evaluations)) < self._evaluations:
             time.sleep(POLL_S)
         requests, evaluations = (
@@ -424,6 +439,8 @@ class Server:
         if reason is Reason.ACCURACY:
             last = next(line for line in evaluations if line["reached"])
             request = requests[int(last["evaluation"] or 0)]
+            # Training ended with the first snapshot that reached the accuracy, not after its
+            # evaluation.
             end_ns, samples = int(request["time_ns"] or 0), int(request["samples"] or 0)
         done = {
             "stopped_by": reason.name.lower(),
@@ -441,9 +458,9 @@ class Server:
 
 
 def stay_for(endpoint: Endpoint, nodes: Collection[int], seconds: float) -> None:
-    """Keep connections open until these nodes have closed theirs, or so many real seconds are over.
+    """Keep connections open until these nodes have closed theirs, or for `seconds` real seconds.
 
-    What kernels acknowledged is forgotten with a connection, whichever end closes it.
+    A kernel forgets the count of acknowledged bytes with a connection, whichever end closes it.
     """
     deadline_s = time.monotonic() + seconds
     while not endpoint.departed.issuperset(nodes) and time.monotonic() < deadline_s:

@@ -1,6 +1,4 @@
-"""Which worker runs where, and what each process of a training is told; pure, and without heavy
-imports.
-"""
+"""Plans of all processes of a training: their hosts and arguments; pure, without heavy imports."""
 
 from __future__ import annotations
 
@@ -40,9 +38,10 @@ PRELOAD = (
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ),
 )
-"""Modules that the process imports from which workers are forked. Strategies import heavy modules
-inside functions, so all of theirs are listed: otherwise each worker would import them on its share
-of a core. DistributedDataParallel would import `torch._dynamo`, which takes 1.3 CPU seconds."""
+"""Modules that the fork server imports before it forks workers. Strategies import heavy modules
+inside functions, so all of their modules are listed here; otherwise each worker would import them
+on its share of a core. DistributedDataParallel would import `torch._dynamo`, which takes 1.3 CPU
+seconds."""
 
 ENVIRONMENT: Mapping[str, str] = MappingProxyType(
     {
@@ -53,11 +52,12 @@ ENVIRONMENT: Mapping[str, str] = MappingProxyType(
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
 )
-"""Set before the imports, so that they start no thread: a process with threads is not safe to fork,
-and a worker's share is of one core. Nor do they initialise CUDA, should one of them ask whether
-there is any: no child could use it then."""
+"""Variables that are set before the imports, so that libraries start no threads: a process with
+threads cannot safely fork, and a worker's share is part of one core. They also keep libraries that
+look for CUDA from initializing it; no forked process could use it then."""
 
 LINK_SAMPLE_HZ = 5.0
+"""Samples per virtual second of each connection."""
 
 
 class ProcessPlan(BaseModel):
@@ -66,21 +66,20 @@ class ProcessPlan(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_json(self) -> str:
-        """The argument of the process's `main`."""
+        """Return the argument of the process's `main`."""
         return self.model_dump_json(by_alias=True)
 
 
 class TrainingPlan(ProcessPlan):
-    """Plan that workers, server and evaluator share.
+    """Plan that workers, server and evaluator have in common.
 
     Attributes:
         world_size: number of workers.
-        workload: what they train.
-        output_dir: folder, shared by all processes of the training, that they stream their records
-            into.
+        workload: workload that they train.
+        output_dir: folder that all processes of the training stream their records into.
         dilation: real seconds per virtual second.
-        relayed: whether there are ranks on other machines, each with an output folder of its own.
-        absent: ranks that are not there when training begins, and nobody waits for.
+        relayed: whether some ranks run on other machines, which have their own output folders.
+        absent: ranks that are not present when training begins; no other rank waits for them.
     """
 
     world_size: int = Field(ge=1)
@@ -92,30 +91,30 @@ class TrainingPlan(ProcessPlan):
 
     @property
     def output_path(self) -> Path:
-        """Folder that the processes stream into."""
+        """Folder that the processes stream their records into."""
         return Path(self.output_dir)
 
 
 class WorkerPlan(TrainingPlan):
-    """One worker.
+    """Plan of one worker.
 
     Attributes:
-        rank: position in the collective, from 0.
+        rank: number of the worker in the collective, from 0.
         host: name of its host.
-        hosts_by_rank: names of all ranks' hosts.
-        tiers: the layers of all ranks' hosts.
-        init_method: where the workers meet (torch.distributed).
+        hosts_by_rank: host name of every rank.
+        tiers: layer of every rank's host.
+        init_method: URL of the rendezvous for torch.distributed.
         interface: network device that carries the training traffic.
         timeout_s: real seconds after which a collective that does not move is an error.
-        device: what it computes on, as torch names it.
-        backend: what carries the collectives of all ranks.
-        drive: file of its host's drive (`laggard.core.emulated_drive`); None where that is not
+        device: device that the worker computes on, as torch names it.
+        backend: library that carries the collectives of all ranks.
+        drive: file of its host's drive (`laggard.core.emulated_drive`); None if the drive is not
             limited.
-        shared: whether its host is held to a share of a core; the rank then measures its full speed
-            first, and counts its work.
-        endpoint: its place in the exchange of messages, where the strategy sends any.
-        late: whether it joins a training that is under way.
-        life: how many processes this rank had before.
+        shared: whether its host is limited to a share of a core; the rank then measures its full
+            speed first and counts its work.
+        endpoint: its endpoint in the exchange of messages; None if the strategy sends none.
+        late: whether the worker joins a training that has begun.
+        life: number of processes that this rank had before.
     """
 
     rank: int = Field(ge=0)
@@ -135,29 +134,25 @@ class WorkerPlan(TrainingPlan):
 
     @property
     def opens(self) -> bool:
-        """Whether it is the one who says when the first step begins: the first rank that is
-        there.
-        """
+        """Return whether this rank opens the start barrier: it is the first present rank."""
         return self.rank == min(set(range(self.world_size)) - set(self.absent), default=0)
 
     @property
     def session(self) -> int:
-        """How often its rank has joined, this time included; 0 for who is there when training
-        begins.
-        """
+        """Session number of the rank, which counts its joins; 0 if present when training begins."""
         return self.life + self.late
 
     def next_life(self) -> WorkerPlan:
-        """Plan the process that replaces this one when its rank comes back."""
+        """Return the plan of the process that replaces this one when its rank comes back."""
         return self.model_copy(update={"late": True, "life": self.life + 1})
 
 
 class ServerPlan(TrainingPlan):
-    """The process that keeps the model, where the strategy has a server.
+    """Plan of the parameter server, which keeps the model.
 
     Attributes:
         host: name of its host.
-        endpoint: its place in the exchange of messages.
+        endpoint: its endpoint in the exchange of messages.
     """
 
     host: str
@@ -165,12 +160,16 @@ class ServerPlan(TrainingPlan):
 
 
 class EvaluatorPlan(TrainingPlan):
-    """The process that prepares the data and evaluates snapshots, outside the continuum."""
+    """Plan of the process that prepares the data and evaluates snapshots, outside the continuum."""
 
 
 class SampledHost(ProcessPlan):
-    """A host whose TCP connections are sampled: its network namespace is a path, or None for the
-    caller's own.
+    """Host whose TCP connections are sampled.
+
+    Attributes:
+        name: name of the host.
+        address: its IPv4 address.
+        namespace: path of its network namespace; None for the sampler's own.
     """
 
     name: str
@@ -179,8 +178,12 @@ class SampledHost(ProcessPlan):
 
 
 class LinkSamplerPlan(ProcessPlan):
-    """The process that asks the hosts' kernels about their connections, every `interval_s` real
-    seconds.
+    """Plan of the process that samples the hosts' connections.
+
+    Attributes:
+        output_dir: folder of the training's records.
+        interval_s: real seconds between two samples.
+        hosts: hosts to sample, in the order of their numbers.
     """
 
     output_dir: str
@@ -189,28 +192,30 @@ class LinkSamplerPlan(ProcessPlan):
 
 
 def unmatched_patterns(placement: Placement, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """The patterns of a placement that name no host."""
+    """Return the patterns of a placement that match no host."""
     patterns = (*placement.workers, *((placement.server,) if placement.server else ()))
     return tuple(pattern for pattern in patterns if not select_hosts(pattern, hosts))
 
 
 def place(placement: Placement, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """The host of every rank: pattern by pattern, a host where the first pattern that names it
-    stands.
+    """Return the host of every rank.
+
+    Hosts are ordered by the first pattern that matches them. Each host appears `per_host` times.
 
     Raises:
-        InputError: a pattern names no host.
+        InputError: a pattern matches no host.
     """
     unmatched = unmatched_patterns(placement, hosts)
     if unmatched:
         known = ", ".join(host.name for host in hosts[:8])
         raise InputError(
-            f"placement: {unmatched[0]} names no host — the hosts are"
+            f"placement: {unmatched[0]} matches no host — the hosts are"
             f" {known}{', …' * (len(hosts) > 8)}"
         )
     chosen = {
         host.name: host for pattern in placement.workers for host in select_hosts(pattern, hosts)
     }
+    # A dict keeps the position of a key's first insertion, so a later pattern moves no host.
     return tuple(host for host in chosen.values() for _ in range(placement.per_host))
 
 
@@ -226,27 +231,27 @@ def plan_workers(
     drives: Mapping[str, Path] = MappingProxyType({}),
     shared: Container[str] = (),
 ) -> tuple[WorkerPlan, ...]:
-    """One plan per rank, in rank order.
+    """Return one plan per rank, in rank order.
 
     Args:
-        workload: what is trained; its dataset's folder must be absolute.
+        workload: workload to train; its dataset's folder must be absolute.
         hosts: all hosts of the continuum.
         output_dir: folder for the records.
         dilation: real seconds per virtual second.
         interface: network device of the training traffic.
-        init_method: where the workers meet; a file in the output folder when absent.
+        init_method: URL of the rendezvous; a file in the output folder if None.
         timeout_s: virtual seconds after which a collective that does not move is an error.
-        drives: file of every limited host's drive.
-        shared: hosts that are held to a share of a core.
+        drives: file of every limited drive, by host name.
+        shared: names of the hosts that are limited to a share of a core.
 
     Raises:
-        InputError: a pattern names no host, or there are more workers than samples in a batch.
+        InputError: a pattern matches no host, or there are more workers than samples in a batch.
     """
     placed = place(workload.placement, hosts)
     if workload.batch_size < len(placed):
         raise InputError(
-            f"batch_size {workload.batch_size}: every one of the {len(placed)} workers needs a"
-            f" sample in each step — make it {len(placed)} or more"
+            f"batch_size {workload.batch_size}: each of the {len(placed)} workers needs at least"
+            f" one sample per step — set it to {len(placed)} or more"
         )
     names = tuple(host.name for host in placed)
     meeting = init_method or f"file://{(output_dir / 'rendezvous').absolute()}"
@@ -275,11 +280,10 @@ def plan_workers(
 
 
 def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
-    """The server's host: the first that the placement's pattern names, or else that of the first
-    rank.
+    """Return the server's host: the first match of its pattern, or else the first rank's host.
 
     Raises:
-        InputError: a pattern names no host.
+        InputError: a pattern matches no host.
     """
     ranks = place(placement, hosts)
     return select_hosts(placement.server, hosts)[0] if placement.server else ranks[0]
@@ -288,7 +292,7 @@ def place_server(placement: Placement, hosts: Sequence[Host]) -> Host:
 def plan_addresses(
     workload: Workload, hosts: Sequence[Host], first_port: int = FIRST_PORT
 ) -> tuple[str, ...]:
-    """List the addresses of all nodes: the ranks, then the server, if there is one."""
+    """Return the addresses of all nodes: the ranks, then the server, if there is one."""
     nodes = [*place(workload.placement, hosts)]
     if workload.strategy.uses_server:
         nodes.append(place_server(workload.placement, hosts))
@@ -298,12 +302,12 @@ def plan_addresses(
 def join_exchange(
     workers: Sequence[WorkerPlan], hosts: Sequence[Host], endpoints: Sequence[EndpointPlan]
 ) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
-    """These workers and their server, if they have one, each with its place in the exchange.
+    """Return the workers with their endpoints, and the plan of the server, if there is one.
 
     Args:
-        workers: of all ranks, in rank order.
+        workers: plans of all ranks, in rank order.
         hosts: all hosts of the continuum.
-        endpoints: of all ranks, then the server's.
+        endpoints: endpoints of all ranks, then the server's.
     """
     first = workers[0]
     joined = tuple(
@@ -325,7 +329,7 @@ def join_exchange(
 
 
 def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
-    """The evaluator of these workers."""
+    """Return the plan of the evaluator of these workers."""
     first = workers[0]
     return EvaluatorPlan(
         world_size=first.world_size,
@@ -337,8 +341,9 @@ def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
 
 
 def sampled_hosts(workload: Workload, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """Names of the hosts that training traffic goes between, as the sampler numbers them: in rank
-    order, then the server's.
+    """Return the names of the hosts between which training traffic flows.
+
+    They are in rank order, then the server's host; the link sampler numbers them in this order.
     """
     nodes = [*place(workload.placement, hosts)]
     if workload.strategy.uses_server:
@@ -349,14 +354,13 @@ def sampled_hosts(workload: Workload, hosts: Sequence[Host]) -> tuple[str, ...]:
 def plan_link_sampler(
     workers: Sequence[WorkerPlan], hosts: Sequence[Host], namespaces: Mapping[str, Path]
 ) -> LinkSamplerPlan:
-    """The sampler of the connections between the hosts of these workers, at 5 Hz of virtual time
-    (see `sampled_hosts`).
+    """Return the plan of the sampler of these workers' connections, at 5 Hz of virtual time.
 
     Args:
-        workers: the workers.
+        workers: plans of all ranks.
         hosts: all hosts, with their addresses.
-        namespaces: path of each host's network namespace; a host that is missing is in the caller's
-            own.
+        namespaces: path of each host's network namespace, by host name; a missing host is in the
+            caller's own namespace.
     """
     first, addresses = workers[0], {host.name: host.address for host in hosts}
     sampled = tuple(

@@ -1,9 +1,10 @@
-"""Coordinator of a training without a server and without common steps: evaluates and ends it.
+"""Coordinator of an asynchronous training without a server: evaluates the model and ends training.
 
-The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). Every so
-many samples, of all ranks together, the coordinator asks for it: each rank gives its part when its
-step is done and goes on, so that nobody waits. The evaluation is of the time when the last part was
-given. It runs outside the continuum, beside the training.
+The model of such a training is the mean of its ranks' models (Lian et al., NIPS 2017). The
+coordinator requests a snapshot whenever the ranks together have trained on a fixed number of
+samples. Each rank gives its part when its step is done and continues, so no rank waits. The
+evaluation counts for the time at which the last part was given. It runs outside the continuum,
+beside the training.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class TrainingCoordinator:
     """Coordinator of one training.
 
     Attributes:
-        plan: what the evaluator was told.
-        partition: how many samples a step has.
-        judge: accuracy of a model, given as one vector.
-        dtype: of that vector.
+        plan: plan of the evaluator.
+        partition: number of samples of each step.
+        judge: function that returns the accuracy of a model, given as one vector.
+        dtype: type of the vector's numbers.
     """
 
     plan: EvaluatorPlan
@@ -57,7 +58,7 @@ class TrainingCoordinator:
         self._last = (0, 0)
 
     def run(self) -> None:
-        """Watch until the training is over, evaluate what is left, and say how it ended."""
+        """Watch the training until it is over, evaluate the last snapshot and write `done.json`."""
         zero_ns = self._wait_for_start()
         reason = Reason.NONE
         while not reason:
@@ -71,9 +72,11 @@ class TrainingCoordinator:
             time.sleep(POLL_S)
         end_ns, samples = time.monotonic_ns(), self._progress_board.samples
         if reason is Reason.ACCURACY:
+            # Training ended when the ranks gave the parts of the decisive snapshot, not after its
+            # evaluation.
             samples, end_ns = self._last
         self._progress_board.end(reason)
-        LOGGER.info("over by %s after %d samples", reason.name.lower(), samples)
+        LOGGER.info("training stopped by %s after %d samples", reason.name.lower(), samples)
         self._end(reason, zero_ns, end_ns, samples)
 
     @property
@@ -86,11 +89,11 @@ class TrainingCoordinator:
         return self._start_barrier.announced[1].open_ns
 
     def _over(self, zero_ns: int) -> Reason:
+        """Report progress and return the reason to end training now; NONE if there is none."""
         self._report_progress()
         stop = self.plan.workload.stop
-        if (
-            self._start_barrier.is_stop_requested and self._progress_board.samples
-        ):  # one that nothing was learned in is no training
+        # A requested stop waits for the first samples: a training without any has no result.
+        if self._start_barrier.is_stop_requested and self._progress_board.samples:
             return self._start_barrier.is_stop_requested
         if (
             stop.steps is not None
@@ -101,7 +104,7 @@ class TrainingCoordinator:
         return Reason.TIME if stop.time_s is not None and elapsed_s >= stop.time_s else Reason.NONE
 
     def _evaluate(self, number: int, zero_ns: int) -> Reason:
-        """Wait for all parts of a snapshot, and see how good it is."""
+        """Wait for all parts of a snapshot and evaluate it; return the reason to end, if any."""
         samples = self._progress_board.samples
         while (complete_ns := self._progress_board.complete_ns(number)) is None:
             reason = self._over(zero_ns)
@@ -138,7 +141,10 @@ class TrainingCoordinator:
             )
 
     def _end(self, reason: Reason, zero_ns: int, end_ns: int, samples: int) -> None:
-        """The last snapshot counts where no evaluation decided; then say how training ended."""
+        """Wait for the ranks' last parts and write `done.json`.
+
+        The last snapshot is evaluated unless an earlier evaluation has ended the training.
+        """
         number = self._progress_board.requested_snapshots + 1
         while self._progress_board.complete_ns(number) is None:
             time.sleep(POLL_S)

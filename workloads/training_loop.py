@@ -1,4 +1,4 @@
-"""The training loop of ranks that take the same steps: fetch, prepare, learn, evaluate, stop."""
+"""Training loop of ranks in lockstep: fetch, prepare, train, evaluate, stop."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from laggard.workloads.tracing.batch_loader import BatchLoader
 from laggard.workloads.tracing.recorder import Recorder
 
 PROGRESS_NS = 100_000_000
+"""Shortest time between two lines of `progress.jsonl`."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Ending:
 
     Attributes:
         last_step: number of the last step, from 0.
-        samples: that all ranks trained on.
-        stopped_by: accuracy, steps, time or walltime.
-        open_ns: when the last evaluation was over.
+        samples: number of samples that all ranks trained on.
+        stopped_by: `accuracy`, `steps`, `time` or `walltime`.
+        open_ns: end of the last evaluation, CLOCK_MONOTONIC.
     """
 
     last_step: int
@@ -48,17 +49,17 @@ class Ending:
 
 @dataclass
 class Loop:
-    """One rank's training in lockstep with all others.
+    """Training of one rank in lockstep with all others.
 
     Attributes:
-        plan: what the rank was told.
-        batch_loader: the way to its samples.
-        partition: which of them are whose.
-        strategy: how they are trained on.
-        recorder: the trace.
-        start_barrier: where the ranks meet.
-        drive: what its host stores checkpoints on; None where nothing limits it.
-        balancer: shares out batches by speed; None where the shares are even.
+        plan: plan of the worker.
+        batch_loader: loader of the rank's samples.
+        partition: assignment of samples to ranks.
+        strategy: strategy that trains on the samples.
+        recorder: trace of the rank.
+        start_barrier: barrier at which the ranks wait for evaluations.
+        drive: drive of the host, for checkpoints; None if it is not limited.
+        balancer: balancer of the ranks' shares by speed; None for even shares.
     """
 
     plan: WorkerPlan
@@ -85,6 +86,7 @@ class Loop:
             last = self.start_barrier.last_step()
             reason = last[1] if last is not None and step >= last[0] else Reason.NONE
             begun_ns = time.monotonic_ns()
+            # An evaluation that is due waits for a step after which there is a model to evaluate.
             due = due or self.partition.evaluates_after(step, self._evaluate_every)
             if reason or (due and self._can_evaluate(step)):
                 due = False
@@ -104,8 +106,9 @@ class Loop:
         return self.plan.workload.evaluate_every or self.partition.samples
 
     def _name_last_step(self, step: int, elapsed_ns: int) -> None:
-        """Rank 0 says which step is the last: one in which all meet, since nobody can be past
-        it.
+        """Name the last step, if this is rank 0 and the stopping rule applies.
+
+        The step is one in which all ranks synchronize, since no rank can be past it already.
         """
         if self.plan.rank != 0 or self.start_barrier.last_step() is not None:
             return
@@ -151,17 +154,23 @@ class Loop:
             )
 
     def _can_evaluate(self, step: int) -> bool:
-        """Whether there is a model to evaluate: one of all ranks, or parts of one that the
-        evaluator can read.
+        """Return whether there is a model to evaluate after a step.
+
+        It is a model that all ranks share, or the ranks' parts, which the evaluator can read only
+        on its own machine.
         """
         return not self.plan.relayed or self.strategy.next_synchronization(step) == step
 
     def _evaluate(self, step: int, *, final: bool) -> BarrierOpening:
-        """Wait while the model is evaluated: that of all ranks, or, between their meetings, the
-        mean of theirs.
+        """Wait while the evaluator evaluates the model.
+
+        After a synchronization all ranks have one model, which rank 0 writes. Otherwise each rank
+        writes its own, and the evaluator takes the mean.
         """
         number, barrier = self._evaluations, evaluation_barrier(self._evaluations)
         self._evaluations += 1
+        # The `evaluate` phase includes writing the model: all of it is outside the training's
+        # clock.
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
         if self.strategy.next_synchronization(step) != step:
             state = FlatState(self.strategy.model).read()
@@ -176,7 +185,7 @@ class Loop:
         return self.start_barrier.wait(barrier)
 
     def _checkpoint(self, step: int) -> None:
-        """Within the step: the others wait for it at their next collective."""
+        """Write a checkpoint within the step; the others wait at their next collective."""
         begun_ns = self.recorder.enter(Phase.CHECKPOINT)
         size_bytes = self._write_checkpoint(step)
         if self.drive is not None:
@@ -184,14 +193,13 @@ class Loop:
         self.recorder.enter(Phase.OTHER)
 
     def _write_checkpoint(self, step: int) -> int:
-        """What training could be taken up from where its machines are taken away; returns its
-        bytes.
-        """
+        """Write the state from which training could be resumed; return its size in bytes."""
         state = {
             "step": step,
             "model": self.strategy.model.state_dict(),
             "optimizer": self.strategy.optimizer.state_dict(),
         }
+        # The rename is atomic, so that a kill never leaves half a checkpoint.
         partial = self.output_dir.checkpoint.with_suffix(".partial")
         save_state(state, partial)
         partial.rename(self.output_dir.checkpoint)

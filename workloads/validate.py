@@ -27,9 +27,12 @@ from laggard.workloads.strategies.registry import list_churn_strategies
 from laggard.workloads.workload import Workload
 
 MAX_WORKERS = 500
+"""Most workers of one scenario."""
 DEFAULT_HORIZON_S = 24 * 3600.0
+"""Seconds after the first step within which events may begin if `stop` has no time limit."""
 EVALUATIONS_TO_STOP = 3
 DIGITS_TRAIN = 1437
+"""Number of training samples of the `digits` dataset."""
 
 
 def validate_placement(
@@ -38,8 +41,10 @@ def validate_placement(
     """Yield a problem for each placement pattern that is malformed or matches no host."""
     patterns = list(_list_placement_patterns(workload, source))
     if len(patterns) > MAX_RULES:
-        rule = f"{len(patterns)} patterns, and a placement has at most {MAX_RULES}"
-        yield source.locate_problem(("placement", "workers"), rule, "use wider patterns", "")
+        rule = f"{len(patterns)} patterns; a placement may have at most {MAX_RULES}"
+        yield source.locate_problem(
+            ("placement", "workers"), rule, "use patterns that match several hosts each", ""
+        )
         return
     for key, pattern in patterns:
         yield from check_pattern(source, key, pattern, hosts)
@@ -50,13 +55,13 @@ def _check_requests(
 ) -> Iterator[Problem]:
     """Yield a problem for each request that these hosts, or the named folders, cannot satisfy."""
     if len(ranks) > MAX_WORKERS:
-        rule = f"{len(ranks)} workers, and one machine runs at most {MAX_WORKERS}"
+        rule = f"{len(ranks)} workers; one machine runs at most {MAX_WORKERS}"
         yield source.locate_problem(
             ("placement",), rule, "narrow placement.workers or lower placement.per_host", ""
         )
     if workload.batch_size < len(ranks):
-        rule = f"every one of the {len(ranks)} workers needs a sample in each step"
-        yield source.locate_problem(("batch_size",), rule, f"make it {len(ranks)} or more")
+        rule = f"each of the {len(ranks)} workers needs at least one sample per step"
+        yield source.locate_problem(("batch_size",), rule, f"set it to {len(ranks)} or more")
     layers = sorted({host.layer for host in hosts})
     for name in workload.objective.prices:
         if name.lower() not in (*layers, "gigabyte"):
@@ -65,10 +70,10 @@ def _check_requests(
                 f"did you mean `{near[0]}`?" if near else f"the layers are {', '.join(layers[:5])}"
             )
             yield source.locate_problem(
-                ("objective", "prices", name), "a price is of a layer, or of a gigabyte", fix
+                ("objective", "prices", name), "this is neither a layer nor `gigabyte`", fix
             )
     if workload.objective.name == "cost" and not workload.objective.prices:
-        rule = "nothing has a price, so that no run costs anything"
+        rule = "the objective `cost` needs prices, and there are none"
         yield source.locate_problem(
             ("objective",), rule, "give prices, such as {cloud: 1.20, gigabyte: 0.09}"
         )
@@ -78,7 +83,7 @@ def _check_requests(
     ):
         rule = f"there is no folder {workload.dataset.folder}"
         yield source.locate_problem(
-            ("dataset", "folder"), rule, "a relative one begins at the scenario's folder"
+            ("dataset", "folder"), rule, "relative paths start at the scenario's folder"
         )
     tokens = isinstance(workload.dataset, Synthetic) and workload.dataset.kind == "tokens"
     if tokens and workload.model != "transformer" and ":" not in workload.model:
@@ -102,7 +107,7 @@ def _check_strategy(
         strategy.uses_server or strategy.sync_mode == "asynchronous"
     ) and workload.checkpoint_every is not None:
         rule = (
-            f"with {strategy.name} no worker has all of the training's state, and so none writes"
+            f"with {strategy.name} no worker has the whole state of the training, so none writes"
             " checkpoints"
         )
         yield source.locate_problem(
@@ -113,9 +118,7 @@ def _check_strategy(
 def _check_churn(
     workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
-    """Yield a problem for each churn entry that the strategy or the worker placement does not
-    support.
-    """
+    """Yield a problem for each churn entry that the strategy or the placement does not support."""
     if not workload.churn:
         return
     if not workload.strategy.supports_churn:
@@ -124,14 +127,14 @@ def _check_churn(
         yield source.locate_problem(
             ("churn",),
             rule,
-            f"use {', '.join(list_churn_strategies())}, or remove it",
+            f"use {', '.join(list_churn_strategies())}, or remove `churn`",
             value="churn",
         )
         return
     if len(workload.churn) > MAX_RULES:
         yield source.locate_problem(
             ("churn",),
-            f"{len(workload.churn)} entries, and there are at most {MAX_RULES}",
+            f"{len(workload.churn)} entries; at most {MAX_RULES} are allowed",
             value="",
         )
         return
@@ -141,7 +144,7 @@ def _check_churn(
     for i, entry in enumerate(workload.churn):
         entry_problems += check_pattern(source, ("churn", i, entry.key), entry.pattern, hosts)
         if i not in used_entries and select_hosts(entry.pattern, hosts):
-            fix = "name hosts of placement.workers"
+            fix = "name hosts that placement.workers matches"
             entry_problems.append(
                 source.locate_problem(
                     ("churn", i, entry.key), "no worker is on any of these hosts", fix
@@ -172,18 +175,23 @@ def find_warnings(
     stop = workload.stop
     for key, pattern in _list_placement_patterns(workload, source):
         for term in find_ambiguous_groups(pattern, hosts):
-            rule = f"{term} alone is its first host, as in E2Clab"
-            yield source.locate_problem(key, rule, f"for all of them write {term}.*", value=pattern)
+            rule = f"{term} alone means only its first host, as in E2Clab"
+            yield source.locate_problem(
+                key, rule, f"to name all its hosts, write {term}.*", value=pattern
+            )
     if len(ranks) == 1:
         yield source.locate_problem(
-            ("placement",), "one worker has nobody to wait for", "place more", value=""
+            ("placement",),
+            "a single worker never waits for another",
+            "place two or more workers",
+            value="",
         )
     train = _count_train_samples(workload)
     if train is not None and workload.batch_size > train:
         rule = (
             f"there are only {train} training samples, so every step has fewer than the batch size"
         )
-        yield source.locate_problem(("batch_size",), rule, f"take {train} or less")
+        yield source.locate_problem(("batch_size",), rule, f"set it to {train} or less")
     least = _min_steps_to_accuracy(workload)
     if (
         stop.accuracy is not None
@@ -204,11 +212,13 @@ def find_warnings(
 
 
 def _min_steps_to_accuracy(workload: Workload) -> int | None:
+    """Return the fewest steps after which the accuracy can end the run; None if unknown."""
     samples = workload.evaluate_every or _count_train_samples(workload)
     return None if samples is None else -(-EVALUATIONS_TO_STOP * samples // workload.batch_size)
 
 
 def _count_train_samples(workload: Workload) -> int | None:
+    """Return the number of training samples; None if only the dataset itself shows it."""
     if isinstance(workload.dataset, OwnDataset | Cifar10 | ImageFolder):
         return None
     return DIGITS_TRAIN if isinstance(workload.dataset, Digits) else workload.dataset.train
@@ -217,6 +227,7 @@ def _count_train_samples(workload: Workload) -> int | None:
 def _list_placement_patterns(
     workload: Workload, source: YamlSource
 ) -> Iterable[tuple[KeyPath, str]]:
+    """Yield each placement pattern with its key path in the file."""
     written = source.at(("placement", "workers"))
     for i, pattern in enumerate(workload.placement.workers):
         yield (

@@ -1,4 +1,4 @@
-"""The process of one rank: `main` is what the runner starts in the rank's host."""
+"""Process of one rank; the runner starts `main` in the rank's host."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def main(argument: str) -> None:
     """Train as one rank.
 
     Args:
-        argument: a `WorkerPlan` as JSON.
+        argument: `WorkerPlan` as JSON.
 
     Raises:
-        InputError: the model or the dataset is not what it should be.
+        InputError: the model or the dataset is invalid.
         DeploymentError: the rank's GPU cannot be used.
         RuntimeError: a peer died, or a collective timed out; torch's message says which.
     """
@@ -110,7 +110,7 @@ def main(argument: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """Resources that a rank has before it connects to the others."""
+    """Resources that a rank has opened before it connects to the others."""
 
     plan: WorkerPlan
     data: Data
@@ -121,11 +121,14 @@ class WorkerResources:
     def context(
         self, endpoint: Endpoint | None = None, peers: PeerConnections | None = None
     ) -> TrainingContext:
+        """Build the model and optimizer, and return everything that a strategy trains with."""
         plan, data, workload = self.plan, self.data, self.plan.workload
         device = torch.device(plan.device)
         model = build_model(
             workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
         ).to(device)
+        # Every rank builds the same model from the workload's seed, and then draws its own random
+        # numbers.
         torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
         return TrainingContext(
             rank=plan.rank,
@@ -145,17 +148,16 @@ class WorkerResources:
         )
 
     def record_decision(self, step: int, sentence: str) -> None:
-        """Put down what has been decided, once for all ranks."""
+        """Record a decision of the strategy, once for all ranks."""
         note_decision(WorkerOutputDir(self.plan.output_path), step, sentence)
 
     @property
     def counts(self) -> bool:
-        """Whether the rank counts its work: its host is held to a share of a core, and it computes
-        there.
-        """
+        """Return whether the rank counts its work: it is limited to a share and runs on the CPU."""
         return self.plan.shared and self.plan.device == CPU
 
     def create_batch_loader(self, context: TrainingContext) -> BatchLoader:
+        """Create the loader of the rank's samples."""
         return BatchLoader(
             self.data.train,
             self.recorder,
@@ -166,12 +168,14 @@ class WorkerResources:
 
     @property
     def partition(self) -> Partition:
+        """Assignment of samples to ranks."""
         return Partition.of(self.plan.workload, len(self.data.train), self.plan.world_size)
 
 
 def _train_in_lockstep(
     resources: WorkerResources, output_dir: WorkerOutputDir, peers: PeerConnections | None = None
 ) -> None:
+    """Train as one rank in lockstep with all others."""
     plan, start_barrier = resources.plan, resources.start_barrier
     context = resources.context(peers=peers)
     strategy = cast("Strategy", plan.workload.strategy.create_worker(context))
@@ -195,6 +199,7 @@ def _train_in_lockstep(
 def _train_with_server(
     resources: WorkerResources, output_dir: WorkerOutputDir, endpoint_plan: EndpointPlan
 ) -> None:
+    """Train as a worker of a parameter server."""
     plan = resources.plan
     with Endpoint(endpoint_plan) as endpoint:
         endpoint.connect(plan.world_size)
@@ -217,7 +222,7 @@ def _train_with_server(
 
 
 def _find_share(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
-    """This rank's share of a step: the part that the server has dealt it, or an even one."""
+    """Return this rank's share of a step: the server's assignment, or an even share."""
     if strategy.next_batch_range is None:
         return resources.partition.share(step, resources.plan.rank)
     return resources.partition.part(step, strategy.next_batch_range)
@@ -226,9 +231,7 @@ def _find_share(resources: WorkerResources, strategy: ServerStrategy, step: int)
 def _begin_with_all(
     resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
 ) -> int:
-    """Measure at full speed what is to be held to a share, then begin with all others; returns when
-    the first step begins.
-    """
+    """Measure a limited rank's full speed, then begin with all; return the first step's time."""
     _measure_full_speed(resources, context, output_dir)
     zero_ns = _start_together(resources.plan, output_dir, resources.start_barrier)
     _count_work(resources, output_dir)
@@ -241,18 +244,19 @@ def _join_late(
     strategy: AsyncStrategy,
     output_dir: WorkerOutputDir,
 ) -> int:
-    """Be brought up to date by those who train already; returns when this rank's own training
-    begins.
+    """Join a training that has begun; return the time at which this rank's training begins.
 
-    What steps take at full speed the others have measured, before anything held them back; who is
-    held back already measures it itself only where nobody has.
+    The ranks that were present at the start measured their steps at full speed before they were
+    limited. A rank that joins is limited already, so it measures only if no other rank did.
     """
     plan = resources.plan
+    # The file exists as soon as a rank locks it, so it may still be empty.
     if not (output_dir.full_speed.exists() and read_timed(output_dir.full_speed)):
         _measure_full_speed(resources, context, output_dir)
     strategy.join()
     _count_work(resources, output_dir)
     if resources.recorder.meter is not None:
+        # The runner has marked the counter as computing while this process started.
         resources.recorder.meter.rest()
     write_whole(output_dir.ready(plan.rank, plan.life), b"")
     LOGGER.info(
@@ -268,6 +272,7 @@ def _join_late(
 def _train_among_peers(
     resources: WorkerResources, output_dir: WorkerOutputDir, endpoint_plan: EndpointPlan
 ) -> None:
+    """Train as one rank that exchanges messages with other ranks, without a server."""
     plan, own = resources.plan, resources.plan.workload.strategy.sync_mode == "asynchronous"
     progress_board = ProgressBoard(output_dir.progress_board, plan.world_size)
     with (
@@ -295,8 +300,9 @@ def _train_among_peers(
 
 
 def _steps_begun(plan: WorkerPlan, output_dir: WorkerOutputDir) -> int:
-    """In earlier lives of this rank: what it has trained on, or may have, it does not learn
-    again.
+    """Return the number of steps that earlier processes of this rank have begun.
+
+    The rank does not train on their samples again, since it may have trained on them already.
     """
     last = read_heartbeats(output_dir.heartbeat, plan.world_size)[plan.rank]
     return last.step + 1 if last.time_ns else 0
@@ -308,12 +314,14 @@ def _train_under_coordinator(
     peers: PeerConnections,
     progress_board: ProgressBoard,
 ) -> None:
+    """Train as an asynchronous rank that reports to the training coordinator."""
     plan, context = resources.plan, resources.context(peers=peers)
     strategy = cast("PeerStrategy", plan.workload.strategy.create_worker(context))
     progress_reporter = ProgressReporter(
         plan.rank, progress_board, output_dir, context.model, lambda: strategy.weight
     )
     if isinstance(strategy, BackgroundExchange):
+        # The background thread gives snapshots at once, not only between steps.
         strategy.progress_reporter, progress_reporter.between_steps = progress_reporter, False
     share_of = partial(resources.partition.share, rank=plan.rank)
     loop = AsyncTrainingLoop(
@@ -333,7 +341,7 @@ def _train_under_coordinator(
 
 
 def _configure_process(plan: WorkerPlan) -> None:
-    """One thread, the default reaction to signals, and collectives on the emulated network."""
+    """Use one thread, the default reaction to signals, and the emulated network."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     logging.basicConfig(
@@ -347,9 +355,7 @@ def _configure_process(plan: WorkerPlan) -> None:
 
 
 def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
-    """Make the rank's GPU this process's own and try it: a driver or a GPU too old for these wheels
-    is endpoint_plan of before training.
-    """
+    """Select the rank's GPU and try it, so that an unsuitable one fails before training."""
     if plan.device == CPU:
         return
     try:
@@ -360,14 +366,14 @@ def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
     except (RuntimeError, AssertionError) as error:
         raise DeploymentError(
             f"{plan.host}: {plan.device} cannot be used: {str(error).partition(chr(10))[0]} —"
-            f" PyTorch {torch.__version__} needs a GPU and a driver that know CUDA"
+            f" PyTorch {torch.__version__} needs a GPU and a driver that support CUDA"
             f" {torch.version.cuda}: choose other nodes"
         ) from error
     write_whole(output_dir.device_class(plan.rank), model.encode())
 
 
 def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
-    """The host's drive, where it is limited."""
+    """Open the host's drive, if it is limited."""
     if plan.drive is None:
         return nullcontext()
     minimize_timer_slack()
@@ -376,26 +382,25 @@ def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
 
 @contextmanager
 def _process_group(plan: WorkerPlan) -> Iterator[None]:
+    """Join torch's process group for the body of a `with`."""
     dist.init_process_group(
         plan.backend,
         init_method=plan.init_method,
         rank=plan.rank,
         world_size=plan.world_size,
         timeout=timedelta(seconds=plan.timeout_s),
-        # With it NCCL connects here and not in the first step.
+        # With a device NCCL connects here; without one it would connect in the first step.
         device_id=torch.device(plan.device) if plan.backend == "nccl" else None,
     )
     yield
-    # Only after a good end: with a dead peer this would wait for it.
+    # This runs only without an exception: it would wait for a peer that has died.
     dist.destroy_process_group()
 
 
 def _measure_full_speed(
     resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
 ) -> None:
-    """Before anything holds this rank back: what its steps take, and a counter for what they
-    will.
-    """
+    """Measure the rank's steps and create its work counter, before the rank is limited."""
     if not resources.counts:
         return
     plan, fewest = resources.plan, fewest_samples(context.model)
@@ -406,6 +411,7 @@ def _measure_full_speed(
         reads=plan.workload.strategy.background_exchange,
     )
     indices = pad_indices(resources.partition.share(0, plan.rank).indices, fewest)
+    # Two ranks on one core at a time would slow each other down.
     with alone_on_core(output_dir.full_speed):
         write_timed(
             output_dir.full_speed,
@@ -416,7 +422,7 @@ def _measure_full_speed(
 
 
 def create_step_encoder(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Create the encoder of the gradients of every step, if the strategy sends them compressed."""
+    """Create the encoder of every step's gradients, if the strategy sends them compressed."""
     if not isinstance(strategy, CompressibleParameters) or not strategy.encodes_every_step:
         return None
     codec = create_vector_codec(strategy.compress)
@@ -447,9 +453,7 @@ def _create_balancer(
 def _start_together(
     plan: WorkerPlan, output_dir: WorkerOutputDir, start_barrier: StartBarrier
 ) -> int:
-    """Say that this rank is ready, wait until the runner says go and all ranks are there; returns
-    when the first step begins.
-    """
+    """Report that this rank is ready and wait for all; return the first step's time."""
     write_whole(output_dir.ready(plan.rank), b"")
     LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
     while not output_dir.start_signal.exists():
@@ -470,7 +474,7 @@ def _write_done(
     zero_ns: int,
     ending: Ending,
 ) -> None:
-    """Say how training ended; evaluations, the last one too, are outside its clock."""
+    """Write `done.json`; all evaluations, the last one too, are outside the training's clock."""
     evaluations = read_lines(output_dir.evaluations)
     done = {
         "stopped_by": ending.stopped_by,

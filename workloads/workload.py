@@ -1,4 +1,4 @@
-"""`workload.yaml`: what is trained, on what data, how, where, and when it stops."""
+"""Content of `workload.yaml`: model, data, strategy, placement, objective and stopping rule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_SEED = 2**32 - 1
 
 
 class Workload(Section):
-    """`workload.yaml`."""
+    """Content of `workload.yaml`."""
 
     model: str = Field(
         description=f"{', '.join(MODEL_NAMES)}, or package.module:callable",
@@ -45,7 +45,7 @@ class Workload(Section):
     )
     dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)]
     batch_size: int = Field(
-        128, ge=1, le=10_000_000, description="samples of one step, over all workers"
+        128, ge=1, le=10_000_000, description="number of samples per step, over all workers"
     )
     optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = (
         OptimizerSpec()
@@ -63,17 +63,17 @@ class Workload(Section):
     evaluate_every: int | None = Field(
         default=None,
         ge=1,
-        description="samples between two evaluations; one pass over the training data when absent",
+        description="samples between two evaluations; default: one pass over the training data",
     )
     checkpoint_every: int | None = Field(
         default=None,
         ge=1,
         description=(
-            "steps between two checkpoints, which the first worker writes; none when absent"
+            "steps between two checkpoints, which the first worker writes; default: no checkpoints"
         ),
     )
     churn: tuple[ChurnEntry, ...] = Field(
-        default=(), description="workers that are killed and started while the others train"
+        default=(), description="workers that leave or join while the others train"
     )
     seed: int = Field(default=1, ge=0, le=MAX_SEED)
 
@@ -87,7 +87,7 @@ class Workload(Section):
         return name
 
     def located(self, scenario_folder: Path) -> Workload:
-        """This workload with the dataset's folder made absolute, relative to the scenario's."""
+        """Return the workload with the dataset's folder resolved against the scenario's folder."""
         if not isinstance(self.dataset, Cifar10 | ImageFolder):
             return self
         folder = (scenario_folder / Path(self.dataset.folder).expanduser()).resolve()

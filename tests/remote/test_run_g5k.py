@@ -147,7 +147,7 @@ def test_every_node_is_given_back(own_runner: Runner) -> None:
     assert "released job" in found["destroy"]["said"]
     assert found["destroyed left"] == []
     assert "holds" not in found["runs after"]["said"]
-    assert "nothing is held" in found["nothing to destroy"]["said"]
+    assert "no testbed holds any nodes" in found["nothing to destroy"]["said"]
     _a_run_in_a_reservation(found)
     done, failed, told, _, unfaithful = found["on record"]
     assert done in {"done", "unfaithful"}

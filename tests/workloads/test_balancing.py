@@ -116,7 +116,7 @@ def test_shares(
     ("fixed_s", "sample_s"), [(-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0), (1.0, float("inf"))]
 )
 def test_costs_that_are_none_are_refused(fixed_s: float, sample_s: float) -> None:
-    with pytest.raises(ValueError, match="both finite"):
+    with pytest.raises(ValueError, match="both must be finite"):
         AffineCost(fixed_s, sample_s)
 
 

@@ -394,9 +394,9 @@ def test_the_server_is_where_the_placement_says_or_with_the_first_rank(tmp_path:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"batch_size": 4}, "every one of the 5 workers"),
-        ({"placement": {"workers": ["clod.*"]}}, "clod.* names no host"),
-        ({"placement": {"workers": ["edge.*"], "server": "mars.*"}}, "mars.* names no host"),
+        ({"batch_size": 4}, "each of the 5 workers"),
+        ({"placement": {"workers": ["clod.*"]}}, "clod.* matches no host"),
+        ({"placement": {"workers": ["edge.*"], "server": "mars.*"}}, "mars.* matches no host"),
     ],
 )
 def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:

@@ -269,7 +269,7 @@ def test_workers_end_when_the_server_does(train: Train) -> None:
     evaluator, sampler, server = training.aside
     os.kill(server, signal.SIGKILL)
     assert training.forkery.wait(training.pids) == [1, 1]
-    assert "node 2 is gone: connection reset" in training.log("0").read_text()
+    assert "the connection to node 2 is broken: connection reset" in training.log("0").read_text()
     for pid in (evaluator, sampler):
         os.kill(pid, signal.SIGTERM)
     training.forkery.wait([evaluator, sampler, server])

@@ -356,7 +356,7 @@ def test_a_namespace_shows_only_its_own_connections(
 def test_a_namespace_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = Path("/proc/thread-self/ns/net").readlink()
-    with pytest.raises(PrerequisiteError, match="cannot be asked"):
+    with pytest.raises(PrerequisiteError, match="cannot query TCP connections"):
         open_in_namespace(tmp_path / "file")
     assert Path("/proc/thread-self/ns/net").readlink() == before
 

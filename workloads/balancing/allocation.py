@@ -1,4 +1,4 @@
-"""Who takes how many samples of a batch, so that the slowest step is as short as it can be: pure.
+"""Allocation of a batch's samples to ranks that makes the slowest step as short as possible; pure.
 
 C. Chen, Q. Weng, W. Wang, B. Li, B. Li, "Semi-dynamic load balancing: efficient distributed
 learning in non-dedicated environments", SoCC 2020 (LB-BSP). Costs are affine and not proportional,
@@ -19,7 +19,7 @@ class AffineCost:
     """Seconds that a rank's step of n samples takes: fixed_s + n * sample_s.
 
     Raises:
-        ValueError: a part is not finite, the fixed one is below nothing, or a sample costs nothing.
+        ValueError: a part is not finite, `fixed_s` is negative, or `sample_s` is not positive.
     """
 
     fixed_s: float
@@ -28,34 +28,35 @@ class AffineCost:
     def __post_init__(self) -> None:
         if not (0 <= self.fixed_s < math.inf and 0 < self.sample_s < math.inf):
             raise ValueError(
-                f"{self}: the fixed part is 0 or more, that of a sample more than 0, and both"
-                " finite"
+                f"{self}: fixed_s must be at least 0, sample_s must be greater than 0, and"
+                " both must be finite"
             )
 
     def estimate_s(self, samples: int) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         return self.fixed_s + self.sample_s * samples
 
 
 def allocate_samples(
     costs: Sequence[AffineCost], batch: int, min_samples: int = 1
 ) -> tuple[int, ...]:
-    """Sizes n_i of sum `batch` that minimise the largest cost, then the second largest, and so on.
+    """Return sizes n_i of sum `batch` that minimize the largest cost, then the second largest, ...
 
-    A rank with no samples, or with fewer than `min_samples`, computes `min_samples` all the same,
-    since every rank takes part in every step. So these cost nothing, and a rank that is above
-    everybody's level without any gets them and no more. Only of a batch too small for all do some
-    get none.
+    A rank with fewer than `min_samples` samples computes `min_samples` anyway, since every rank
+    takes part in every step. These samples are therefore free. A rank that is slower than the
+    common level even with them gets them and no more. Some ranks get no samples only if the batch
+    is too small for all.
 
     Args:
-        costs: of every rank.
-        batch: samples to share out.
-        min_samples: fewest samples that a model can be trained on; nobody gets a number between 0
-            and it, unless the batch is that small.
+        costs: cost of every rank's steps.
+        batch: number of samples to allocate.
+        min_samples: fewest samples that a model can be trained on; no rank gets a number between 0
+            and this, unless the batch is that small.
 
     Returns:
-        Sizes by rank. Of equal costs the first ranks get the samples that are left over. The same
-        on all machines: it takes additions, products and quotients of IEEE doubles only.
+        Sizes by rank. Among ranks with equal costs, the first ones get the remaining samples. The
+        result is the same on all machines, since it uses only additions, products and quotients of
+        IEEE doubles.
     """
     takers = _select_ranks(costs, batch, min_samples)
     sizes = [0] * len(costs)
@@ -64,7 +65,8 @@ def allocate_samples(
     extra = batch - sum(sizes)
     level_s = _compute_level_s([costs[rank] for rank in takers], extra, min_samples)
     for rank in takers:
-        # One less than fits under the level, lest rounding give more than there are.
+        # Allocate one sample less than fits below the level, so that rounding errors never allocate
+        # more samples than there are. The heap below distributes the rest one by one.
         sizes[rank] += max(
             0, int((level_s - costs[rank].estimate_s(min_samples)) / costs[rank].sample_s) - 1
         )
@@ -80,14 +82,14 @@ def allocate_samples(
 def estimate_slowest_s(
     costs: Sequence[AffineCost], sizes: Sequence[int], min_samples: int = 1
 ) -> float:
-    """Seconds of the slowest rank's step, with padding to `min_samples` samples."""
+    """Return the seconds of the slowest rank's step, with padding to `min_samples` samples."""
     return max(
         cost.estimate_s(max(size, min_samples)) for cost, size in zip(costs, sizes, strict=True)
     )
 
 
 def _select_ranks(costs: Sequence[AffineCost], batch: int, min_samples: int) -> list[int]:
-    """The ranks that get samples: all, or of a batch too small for that the quickest."""
+    """Return the ranks that get samples: all, or the fastest if the batch is too small."""
     count = min(len(costs), max(batch // min_samples, 1))
     return sorted(
         sorted(range(len(costs)), key=lambda rank: (costs[rank].estimate_s(min_samples + 1), rank))[
@@ -97,7 +99,11 @@ def _select_ranks(costs: Sequence[AffineCost], batch: int, min_samples: int) -> 
 
 
 def _compute_level_s(costs: Sequence[AffineCost], extra: int, min_samples: int) -> float:
-    """Seconds up to which `extra` samples fill the ranks, were samples divisible."""
+    """Return the time level up to which `extra` samples fill the ranks, as if divisible.
+
+    This is water filling: ranks are added in the order of their floors until the level is below
+    the next floor.
+    """
     floors = sorted((cost.estimate_s(min_samples), 1 / cost.sample_s) for cost in costs)
     rate = filled = level_s = 0.0
     for (floor_s, per_s), (next_floor_s, _) in pairwise([*floors, (math.inf, 0.0)]):

@@ -1,9 +1,9 @@
-"""One rank's part in sharing out batches by speed without a server: times its own steps, and tells
-the others what they cost.
+"""Balancing of batches by speed without a server, on one rank.
 
-Each exchange is four numbers from every rank to all, in a step in which all meet; from the same
-numbers every rank works out the same shares, so nobody has to be told them. They hold until the
-next exchange that finds better ones.
+The rank measures its own steps and exchanges their cost with the others. Each exchange sends four
+numbers from every rank to all, in a step in which all synchronize. Every rank computes the same
+shares from the same numbers, so nobody has to distribute them. The shares are used until an
+exchange finds better ones.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.tracing.recorder import WARM_UP_STEPS, Recorder
 
 MAX_WAIT_STEPS = 8
-"""Steps that an exchange waits for a meeting; then it makes ranks wait for each other by itself."""
+"""Steps for which an exchange waits for a synchronization step; after them, the exchange itself
+makes the ranks wait for each other."""
 
 EXCHANGE_GROUP = 1 << 20
-"""Of the exchange's spans; strategies number their collectives from 0."""
+"""Group number of the exchange's spans; strategies number their collectives from 0."""
 
 AllGather = Callable[[Sequence[float], int], list[list[float]]]
-"""Tells all ranks this one's numbers, with spans of a group; returns everybody's, by rank."""
+"""Function that sends this rank's numbers to all ranks, with spans of a group, and returns every
+rank's numbers, by rank."""
 
 
 @runtime_checkable
 class SupportsAllGather(Protocol):
-    """Strategy that exchanges numbers between all ranks by itself, without torch's collectives."""
+    """Strategy that exchanges numbers between all ranks itself, without torch's collectives."""
 
     def all_gather(self, numbers: Sequence[float], group: int) -> list[list[float]]:
-        """Send this rank's numbers to all ranks; return everybody's, by rank."""
+        """Send this rank's numbers to all ranks and return every rank's numbers, by rank."""
 
 
 class BalancerContext(Protocol):
@@ -67,10 +69,10 @@ class Balancer:
     """Balancer of one rank: decides the number of samples of every rank.
 
     Args:
-        parameters: how often, and from when on, shares are changed.
-        context: what this rank trains with.
-        shares: those of the first steps.
-        all_gather: how ranks tell each other; over torch's collectives when absent.
+        parameters: settings of the balancing.
+        context: properties of this rank.
+        shares: shares of the first steps.
+        all_gather: function for the exchange; torch's collectives if None.
     """
 
     def __init__(
@@ -86,21 +88,21 @@ class Balancer:
         self._next = WARM_UP_STEPS + CONFIRMING_STEPS
 
     def sizes(self, step: int) -> tuple[int, ...]:
-        """Samples of every rank in a step."""
+        """Return the number of samples of every rank in a step."""
         return self._shares.sizes(step)
 
     def finish(self, step: int, computed: int, *, synchronizes: bool) -> None:
-        """This rank has done a step.
+        """Process a finished step of this rank, and exchange costs if an exchange is due.
 
         Args:
-            step: its number, from 0.
-            computed: samples that it computed, padding included.
-            synchronizes: whether no rank could finish it before all had begun it: there costs are
-                exchanged, where that is due, and else a period later.
+            step: number of the step, from 0.
+            computed: number of samples computed, including padding.
+            synchronizes: whether no rank can finish the step before all have begun it. A due
+                exchange waits for such a step, but at most `MAX_WAIT_STEPS` steps.
         """
         self._cost_monitor.observe(step, computed)
-        # A meeting is waited for as long as it comes soon: elsewhere the exchange makes ranks wait
-        # for each other.
+        # Outside a synchronization step the exchange makes ranks wait for each other, so wait for
+        # such a step if it comes soon.
         if step >= self._next + (0 if synchronizes else MAX_WAIT_STEPS):
             self._exchange(step)
 
@@ -111,11 +113,11 @@ class Balancer:
         ]
         revised = self._shares.revise(reports, self._parameters.min_gain)
         if revised is not None:
-            if self._context.rank == 0:  # all ranks decide the same
+            if self._context.rank == 0:  # all ranks make the same decision
                 self._context.record_decision(step, revised.describe_change(self._shares))
             self._shares = revised
-        # One step off its usual may be the first of many: the next tells, so look again when it
-        # has.
+        # An outlier may be the first step at a new speed. The next steps will show it, so exchange
+        # again soon.
         soon = any(each.is_outlier for each in reports)
         self._next = step + (
             min(CONFIRMING_STEPS, self._parameters.every) if soon else self._parameters.every
@@ -127,8 +129,8 @@ class Balancer:
         )
         gathered = torch.empty_like(sent)
         self._context.recorder.enter(Phase.COMM, group=group, payload_bytes=gathered.nbytes)
-        # An all-gather in one round trip: gloo's own goes around a ring, at a round trip for every
-        # rank.
+        # This is an all-gather in one round trip. Gloo's own all-gather uses a ring, with one round
+        # trip per rank.
         dist.all_to_all_single(gathered, sent)
         rows: list[list[float]] = gathered.tolist()
         self._context.recorder.enter(Phase.OTHER)

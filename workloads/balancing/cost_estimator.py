@@ -1,10 +1,11 @@
-"""Estimator of the present cost of a rank's step, from its last steps; pure.
+"""Estimator of the current cost of a rank's step, from its last steps; pure.
 
-A step of n samples takes a + b n seconds. How the two relate is a matter of model and machine and
-changes seldom; how large they are changes whenever somebody takes part of the machine. So a change
-of speed drops what was seen before it, but keeps the ratio a / b that was learned. Where such
-changes are undone again and again, by the time that shares have followed one it is over. Then what
-counts is what steps cost on the average.
+A step of n samples takes a + b n seconds. The ratio a / b depends on model and machine and rarely
+changes. The level of both changes whenever another program uses part of the machine. A change of
+speed therefore discards the steps before it, but keeps the learned ratio.
+
+If such changes are reversed again and again, each one is over before the shares have followed.
+Then the estimate is the average cost.
 """
 
 from __future__ import annotations
@@ -17,40 +18,41 @@ from statistics import fmean, median, pstdev
 from laggard.workloads.balancing.allocation import AffineCost
 
 OUTLIER_RATIO = 1.5
-"""A step that takes so many times its usual, or that part of it, departs: more than steady hosts
-scatter by."""
+"""A step is an outlier if it takes this many times its usual duration, or that fraction of it.
+Steady hosts scatter less."""
 
 CONFIRMING_STEPS = 2
-"""So many departing steps one after another, to the same side, are a change of speed."""
+"""Number of consecutive outliers to the same side that confirm a change of speed."""
 
 MIN_SLOPE_STEPS = 3
-"""Steps that a slope rests on at either end."""
+"""Fewest steps at either end of the range of sizes for the estimate of a slope."""
 
 SIMILAR_SIZE_RATIO = 1.15
-"""Sizes closer to each other than this are alike: they say nothing of the slope, and together of
-the level."""
+"""Sizes with a smaller ratio than this are similar: they do not contribute to the slope, and they
+count together for the level."""
 
 MAX_FIXED_BATCHES = 1000.0
-"""The fixed part is worth the samples of so many batches at most: a sample always costs
-something."""
+"""Upper limit of the fixed part, as a multiple of the samples' cost in a batch. It keeps the cost
+of a sample above zero."""
 
 UNSTEADY_WINDOWS = 4
-"""For so many windows after changes that were undone, changes are taken for a moment's."""
+"""Number of windows after reversed changes during which changes count as transient."""
 
 TRANSIENT_STEPS = 4
+"""Typical length of a slow moment in steps, for the standard error of unsteady costs."""
 
 _MIN_STEP_S = 1e-9
 _DEVIATION_FACTOR = 1.4826
-"""Standard deviations in a median deviation."""
+"""Ratio of the standard deviation to the median absolute deviation of normal noise."""
 
 
 class CostEstimator:
-    """One rank's cost of a step, as it is now.
+    """Estimator of one rank's current cost of a step.
 
     Args:
-        window: last steps that it is judged by.
-        ratio: a / b in samples, until steps of different sizes have told; 0 (all cost is of
-            samples) where nothing is known.
+        window: number of last steps that the estimate uses.
+        ratio: a / b in samples, until steps of different sizes show it; 0 (the whole cost is
+            proportional to samples) if unknown.
     """
 
     def __init__(self, window: int, ratio: float = 0.0) -> None:
@@ -72,12 +74,13 @@ class CostEstimator:
         )
 
     def observe(self, samples: int, seconds: float) -> None:
-        """A step is done; the first one of a size tells nothing, since libraries prepare themselves
-        for its shapes in it.
+        """Add a finished step.
+
+        The first step of each size is ignored, since libraries prepare themselves for its shapes.
 
         Args:
-            samples: that it computed, one at least.
-            seconds: of its own work, without waiting.
+            samples: number of samples computed, at least one.
+            seconds: time of the rank's own work, without waiting.
         """
         if samples not in self._warmed_sizes:
             self._warmed_sizes.add(samples)
@@ -96,8 +99,11 @@ class CostEstimator:
             self._change(sides.pop(), similar[-CONFIRMING_STEPS][0])
 
     def _change(self, side: int, first: int) -> None:
-        """The speed has changed: what was seen before the first step with the new one is dropped,
-        unless such changes come and go.
+        """Discard the steps before a change of speed, unless changes are transient.
+
+        Args:
+            side: 1 for slower, -1 for faster.
+            first: index of the first step at the new speed.
         """
         undone = side == -self._last_side and self._since_change <= self._window
         self._undone_changes = self._undone_changes + 1 if undone else 0
@@ -110,8 +116,9 @@ class CostEstimator:
 
     @property
     def is_outlier(self) -> bool:
-        """Whether the last step departs from the usual of its size: perhaps a change of speed,
-        which the next will tell.
+        """Return whether the last step is an outlier among steps of its size.
+
+        It may be the first step at a new speed, which the next steps will show.
         """
         if not self._steps or self._unsteady_steps:
             return False
@@ -122,7 +129,10 @@ class CostEstimator:
         )
 
     def estimate(self) -> AffineCost | None:
-        """What steps cost, through the usual of the present size; None before there was any."""
+        """Return the current cost of steps; None before there were any.
+
+        The line goes through the usual duration of the current size.
+        """
         if not self._steps:
             return None
         size = self._steps[-1][0]
@@ -143,8 +153,9 @@ class CostEstimator:
 
     @property
     def error(self) -> float:
-        """Standard error of the usual of the present size, as a part of it; from the median
-        deviation, of what is taken for normal noise.
+        """Relative standard error of the current size's usual duration.
+
+        It is derived from the median absolute deviation, assuming normal noise.
         """
         similar = (
             [seconds for _, seconds in self._similar_steps(self._steps[-1][0])]
@@ -153,18 +164,16 @@ class CostEstimator:
         )
         if not similar:
             return 0.0
-        if (
-            self._unsteady_steps
-        ):  # slow moments last for some steps: so many steps are not as many chances
+        # Slow moments last for several steps, so the number of independent samples is smaller.
+        if self._unsteady_steps:
             return pstdev(similar) / fmean(similar) * math.sqrt(TRANSIENT_STEPS / len(similar))
         usual_s = median(similar)
+        # The standard error of a median is sqrt(pi / 2) times that of a mean, for normal noise.
         deviation_s = median(abs(seconds - usual_s) for seconds in similar)
         return _DEVIATION_FACTOR * deviation_s / usual_s * math.sqrt(math.pi / 2 / len(similar))
 
     def _similar_steps(self, samples: int) -> list[tuple[int, float]]:
-        """Place of, and seconds that this size would have taken in, the steps of about this
-        size.
-        """
+        """Return the steps of similar size: index, and duration scaled to `samples` samples."""
         return [
             (place, seconds * (self._ratio + samples) / (self._ratio + size))
             for place, (size, seconds) in enumerate(self._steps)
@@ -172,8 +181,10 @@ class CostEstimator:
         ]
 
     def _slope(self) -> float | None:
-        """Seconds per sample, by Theil and Sen: the median over pairs of steps of different sizes;
-        None where there are too few.
+        """Return the seconds per sample; None if there are too few steps of different sizes.
+
+        The Theil-Sen estimator is the median of the slopes between pairs of steps with different
+        sizes.
         """
         sizes = sorted(size for size, _ in self._steps)
         if (
@@ -189,4 +200,5 @@ class CostEstimator:
 
 
 def _classify_duration(seconds: float, usual_s: float) -> int:
+    """Return 1 for a step that is unusually slow, -1 for unusually fast, and 0 otherwise."""
     return (seconds > usual_s * OUTLIER_RATIO) - (seconds < usual_s / OUTLIER_RATIO)

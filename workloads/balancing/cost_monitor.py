@@ -1,6 +1,4 @@
-"""What a rank's own steps cost, as it tells the others, or a server: timed from its trace, in a
-form that travels.
-"""
+"""Monitor of a rank's own step costs, and the report that it sends to other ranks or a server."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ class CostReport:
     """Report of one rank on the cost of its own steps.
 
     Attributes:
-        cost: of a step; None before there was any to tell.
-        error: standard error of it, as a part.
-        is_outlier: whether the last step departs from the usual, which may be a change of speed.
+        cost: cost of a step; None before there is an estimate.
+        error: relative standard error of the cost.
+        is_outlier: whether the last step is an outlier, which may be a change of speed.
     """
 
     cost: AffineCost | None = None
@@ -32,14 +30,15 @@ class CostReport:
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> Self:
-        """The opposite of `as_numbers`."""
+        """Build a report from the result of `as_numbers`."""
         fixed_s, sample_s, error, is_outlier = numbers
         return cls(AffineCost(fixed_s, sample_s) if sample_s else None, error, bool(is_outlier))
 
     @property
     def as_numbers(self) -> tuple[float, float, float, float]:
-        """Both parts in seconds, the error, 1 for a departure; a cost of nothing where there is
-        none.
+        """Report as fixed and per-sample seconds, error, and 1 for an outlier.
+
+        Both costs are 0 if there is no estimate.
         """
         fixed_s, sample_s = (
             (0.0, 0.0) if self.cost is None else (self.cost.fixed_s, self.cost.sample_s)
@@ -48,16 +47,17 @@ class CostReport:
 
     @classmethod
     def from_integers(cls, values: Sequence[int]) -> Self:
-        """The opposite of `as_integers`."""
+        """Build a report from the result of `as_integers`."""
         fixed_ps, sample_ps, error_ppm, is_outlier = values
         return cls.from_numbers((fixed_ps / _PS, sample_ps / _PS, error_ppm / _PPM, is_outlier))
 
     @property
     def as_integers(self) -> tuple[int, int, int, int]:
-        """As `as_numbers`, in picoseconds and millionths."""
+        """Report as integers: the values of `as_numbers` in picoseconds and millionths."""
         fixed_s, sample_s, error, is_outlier = self.as_numbers
         return (
             round(fixed_s * _PS),
+            # Rounding must not make a positive cost 0, which means that there is no estimate.
             max(round(sample_s * _PS), int(sample_s > 0)),
             round(error * _PPM),
             int(is_outlier),
@@ -65,11 +65,11 @@ class CostReport:
 
 
 class CostMonitor:
-    """Times one rank's steps by what its trace says of its own work.
+    """Monitor of one rank's step costs, measured by its own work in the trace.
 
     Args:
-        window: last steps that it is judged by.
-        recorder: the trace; its meter, where there is one by the first step, tells the fixed part
+        window: number of last steps that the estimate uses.
+        recorder: trace of the rank; if it has a meter at the first step, that gives the fixed part
             of a step beforehand.
     """
 
@@ -79,11 +79,11 @@ class CostMonitor:
         self._own_ns = 0
 
     def observe(self, step: int, computed: int) -> None:
-        """This rank has done its own work of a step since it was told of the last one.
+        """Add the rank's own work since the last call as the cost of a step.
 
         Args:
-            step: its number, from 0.
-            computed: samples that it computed, padding included.
+            step: number of the step, from 0.
+            computed: number of samples computed, including padding.
         """
         own_ns, self._own_ns = self._own_ns, self._recorder.own_ns
         if self._estimator is None:

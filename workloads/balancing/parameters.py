@@ -13,26 +13,30 @@ from laggard.workloads.specification.section import Section, StepCount
 
 
 class BalancedBatches(Section):
-    """Ranks take shares of a batch that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
+    """Batch balancing: ranks take shares that fit their speeds (LB-BSP: Chen et al., SoCC 2020)."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {"least_gain": "min_gain"}
 
     every: StepCount = Field(
-        default=8, description="steps between two exchanges of what steps cost; at the next meeting"
+        default=8,
+        description="steps between two exchanges of step costs, each at the next synchronization",
     )
     window: int = Field(
-        default=32, ge=6, le=10_000, description="last steps that a rank judges its speed by"
+        default=32,
+        ge=6,
+        le=10_000,
+        description="number of last steps from which a rank estimates its speed",
     )
     min_gain: float = Field(
         default=0.02,
         ge=0,
         lt=1,
-        description="part of the slowest step that other shares must save, beyond chance",
+        description="fraction of the slowest step that new shares must save, beyond noise",
     )
 
 
 class TrueOrMapping:
-    """Tells the JSON Schema that `true` stands for a mapping of defaults, and `false` for none."""
+    """Annotation for the JSON Schema: `true` is a mapping of defaults, `false` is no mapping."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler

@@ -1,8 +1,8 @@
-"""A server's part in sharing out batches by speed: workers push what their steps cost, and are
-answered with their part of the next batch.
+"""Balancing of batches by speed on a parameter server.
 
-Workers are not all in the same step, so other shares hold from the first step on that nobody has
-been answered with: every sample of a batch is one worker's, whatever step each is in.
+Workers push the costs of their steps, and the server answers with each worker's part of the next
+batch. Workers are not all in the same step. New shares are therefore used from the first step that
+no worker has been assigned yet, so that every sample of a batch belongs to exactly one worker.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class ServerBalancer:
     """Balancer of a server: assigns each worker its part of every batch.
 
     Args:
-        parameters: how often, and from when on, shares are changed.
-        shares: those of the first steps.
-        record_decision: told of changes, by the first step with them, a sentence each.
+        parameters: settings of the balancing.
+        shares: shares of the first steps.
+        record_decision: function that records a change: its first step and a sentence.
     """
 
     def __init__(
@@ -39,23 +39,20 @@ class ServerBalancer:
         self._last_begun_step = 0
 
     def record_cost(self, rank: int, step: int, found: CostReport) -> None:
-        """A worker has pushed what a step brought, and says what its steps cost; once all have that
-        are there, shares may change.
-        """
+        """Record a worker's report on a step; revise the shares once all workers have reported."""
         self._reported_steps[rank] = step
-        if (
-            found.cost is not None
-        ):  # what the rank cost before it was away holds until it knows better
+        # A worker that rejoined has no estimate at first; its earlier report stays in use.
+        if found.cost is not None:
             self._reports[rank] = found
         if min(self._reported_steps.values()) >= self._next:
             self._revise_shares()
 
     def remove_member(self, rank: int) -> None:
-        """A worker is gone, and is waited for no longer; its part is not trained on."""
+        """Stop waiting for a worker that was lost; its part is not trained on."""
         self._reported_steps.pop(rank, None)
 
     def assign_range(self, rank: int, step: int) -> range:
-        """Places in the batch of a step that a worker takes, which begins that step now."""
+        """Return the positions in a step's batch that a worker takes, when it begins that step."""
         self._last_begun_step = max(self._last_begun_step, step)
         shares = next(shares for since, shares in reversed(self._shares_by_step) if since <= step)
         sizes = shares.sizes(step)
@@ -69,8 +66,8 @@ class ServerBalancer:
             since = self._last_begun_step + 1
             self._shares_by_step.append((since, revised))
             self._record_decision(since, revised.describe_change(before))
-        # One step off its usual may be the first of many: the next tells, so look again when it
-        # has.
+        # An outlier may be the first step at a new speed. The next steps will show it, so revise
+        # again soon.
         soon = any(found.is_outlier for found in self._reports)
         period = min(CONFIRMING_STEPS, self._parameters.every) if soon else self._parameters.every
         self._next = min(self._reported_steps.values()) + period

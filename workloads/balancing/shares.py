@@ -1,6 +1,4 @@
-"""Who takes how many samples of every batch, by what the ranks' steps cost, and when others are
-worth a change: pure.
-"""
+"""Shares of every batch by the ranks' costs, and the rule for when a change pays off; pure."""
 
 from __future__ import annotations
 
@@ -14,16 +12,17 @@ from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.datasets.partition import Partition, split_evenly
 
 _SIGMAS = 2.0
+"""Number of standard errors that a saving must exceed."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares of every step's batch.
+    """Shares of every step's batch.
 
     Attributes:
-        partition: how many samples a step has.
+        partition: number of samples of each step.
         min_samples: fewest samples that the model can be trained on.
-        costs: of every rank's steps, by which they are shared out; evenly when absent.
+        costs: cost of every rank's steps, which determines the shares; None for even shares.
     """
 
     partition: Partition
@@ -31,17 +30,18 @@ class Shares:
     costs: tuple[AffineCost, ...] | None = None
 
     def sizes(self, step: int) -> tuple[int, ...]:
-        """Samples of every rank in a step."""
+        """Return the number of samples of every rank in a step."""
         return self._sizes_of_batch(self.partition.samples_in(step))
 
     def revise(self, reports: Sequence[CostReport], min_gain: float) -> Self | None:
-        """Other shares, for what the ranks have found; None where somebody has found nothing yet,
-        or they would not save enough.
+        """Return better shares for the reported costs.
+
+        The result is None if a rank has no cost yet or if the new shares would not save enough.
 
         Args:
-            reports: by all ranks.
-            min_gain: part of the slowest rank's step that they must save; and more than chance
-                can make of costs that are so uncertain.
+            reports: reports of all ranks.
+            min_gain: fraction of the slowest rank's step that new shares must save. They must also
+                save more than twice the largest standard error.
         """
         costs = tuple(each.cost for each in reports if each.cost is not None)
         if len(costs) < len(reports):
@@ -52,13 +52,13 @@ class Shares:
         return revised if before_s - revised_s > max(min_gain, _SIGMAS * error) * before_s else None
 
     def slowest_s(self, costs: Sequence[AffineCost]) -> float:
-        """Seconds of the slowest rank's own work on its share of a whole batch, at these costs."""
+        """Return the seconds of the slowest rank's own work on its share of a whole batch."""
         return estimate_slowest_s(
             costs, self._sizes_of_batch(self.partition.batch_size), self.min_samples
         )
 
     def describe_change(self, before: Self) -> str:
-        """Describe the change from other shares to these, for people."""
+        """Return a sentence about the change from other shares to these."""
         assert self.costs is not None
         batch = self.partition.batch_size
         sizes = self._sizes_of_batch(batch)

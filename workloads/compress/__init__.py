@@ -1,6 +1,7 @@
-"""Sending less: encoders of gradients and of what models have moved, and the ways in which
-strategies exchange what they make.
+"""Compression: encoders of gradients and model changes, and exchanges of what they encode.
 
-Every encoder but torch's own (`ddp_hooks.py`) takes a vector and gives one tensor to send, which
-collectives and messages carry alike.
+Read `codec.py` first. Every encoder but torch's own (`ddp_hooks.py`) turns a vector into one
+tensor, which collectives and messages carry alike. `parameters.py` has the settings of `compress:`
+and imports nothing heavy. The package may import the core and the packages below it, from
+`specification/` to `tracing/`.
 """

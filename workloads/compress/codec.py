@@ -1,4 +1,4 @@
-"""Encoders of vectors: what is sent, and what its receiver makes of it."""
+"""Encoders of vectors: the payload that is sent, and the vector that its receiver decodes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_FLOAT16 = torch.finfo(torch.float16).max
 
 
 class Codec(Protocol):
-    """A vector as a payload, and back; both ends know the vector's length and type.
+    """Encoder and decoder of vectors; both ends know the vector's length and type.
 
     Attributes:
-        summable: whether the sum of payloads is the payload of the sum, so that an all-reduce may
+        summable: whether the sum of payloads is the payload of the sum, so that an all-reduce can
             carry them.
     """
 
@@ -26,28 +26,26 @@ class Codec(Protocol):
     def summable(self) -> bool: ...
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """The payload of a vector, of one dimension and on its device."""
+        """Return the payload of a vector, with one dimension and on the vector's device."""
 
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """A vector such as `like` from a payload."""
+        """Return the vector of a payload, with the shape and type of `like`."""
 
     def add_decoded(self, payload: torch.Tensor, total: torch.Tensor) -> None:
-        """Add the vector that a payload stands for to `total`, at the cost of what was sent of
-        it.
-        """
+        """Add the vector of a payload to `total`, at a cost proportional to the payload."""
 
     def allocate_payload(self, like: torch.Tensor) -> torch.Tensor:
-        """Room for the payload of a vector such as `like`."""
+        """Allocate memory for the payload of a vector with the shape and type of `like`."""
 
 
 @dataclass(frozen=True)
 class HalfPrecisionCodec:
-    """Half precision; what is too large for it becomes the largest that there is."""
+    """Codec for half precision; numbers too large for it become the largest possible ones."""
 
     summable: bool = True
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Float16, shape [n]."""
+        """Return the vector as float16, shape [n]."""
         return values.clamp(-_MAX_FLOAT16, _MAX_FLOAT16).half()
 
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -64,8 +62,9 @@ class HalfPrecisionCodec:
 
 
 def _find_topk_indices(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
-    """Find the indices in no order; on a processor by numpy, which takes a third of torch's
-    time.
+    """Return the indices of the largest magnitudes, in no order.
+
+    On the CPU numpy finds them, in a third of torch's time.
     """
     others = magnitudes.numel() - count
     if magnitudes.device.type != "cpu" or not others:
@@ -75,31 +74,33 @@ def _find_topk_indices(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TopKCodec:
-    """The largest numbers by magnitude, then their places: bytes, of k numbers and of k whole
-    numbers of 32 bits.
+    """Codec that sends the k largest numbers by magnitude and their positions.
+
+    The payload has the bytes of k numbers, then those of k 32-bit integers.
 
     S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018: the
     operator top_k.
 
     Attributes:
-        fraction: k = ceil(fraction * n) numbers of n are sent, and one at least.
+        fraction: k = ceil(fraction * n) numbers of n are sent, but at least one.
     """
 
     fraction: float
     summable: bool = False
 
     def count(self, length: int) -> int:
-        """Count the numbers of a vector of this length that are sent."""
-        # What is meant by 7 % of 100 is 7, and not 8 since 0.07 is a little more than that.
+        """Return the number of values of a vector of this length that are sent."""
+        # 7 % of 100 must be 7, although the double 0.07 is slightly more than 7 %, which would
+        # round up to 8.
         return min(length, max(1, math.ceil(self.fraction * length * (1 - 1e-12))))
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Uint8, shape [k * (bytes of a number + 4)]."""
+        """Return the payload as uint8, shape [k * (bytes of a number + 4)]."""
         indices = _find_topk_indices(values.detach().abs(), self.count(values.numel()))
         return torch.cat([values[indices].view(torch.uint8), indices.int().view(torch.uint8)])
 
     def decode(self, payload: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """See `Codec`; what was not sent is zero."""
+        """See `Codec`; numbers that were not sent are zero."""
         vector = torch.zeros_like(like)
         self.add_decoded(payload, vector)
         return vector
@@ -116,16 +117,16 @@ class TopKCodec:
 
 
 class ErrorFeedbackCodec:
-    """A codec with error feedback: what a payload leaves out is added to the next vector.
+    """Codec with error feedback: it adds what a payload leaves out to the next vector.
 
     Stich et al., NeurIPS 2018, algorithm 1; Y. Lin et al., "Deep Gradient Compression", ICLR 2018,
     section 3.
 
     Args:
-        codec: what encodes.
+        codec: codec of the vectors.
 
     Attributes:
-        residual: what has been left out so far; None before the first vector.
+        residual: sum left out so far; None before the first vector.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -138,7 +139,7 @@ class ErrorFeedbackCodec:
         return self._codec.summable
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """The payload of this vector and the rest of those before."""
+        """Return the payload of this vector plus the residual of the earlier ones."""
         whole = values if self.residual is None else values + self.residual
         payload = self._codec.encode(whole)
         self.residual = whole - self._codec.decode(payload, whole)
@@ -158,7 +159,7 @@ class ErrorFeedbackCodec:
 
 
 def create_codec(compression: Fp16Parameters | TopKParameters) -> Codec:
-    """The encoder that `workload.yaml` asks for."""
+    """Create the codec of vectors that `workload.yaml` asks for."""
     return (
         TopKCodec(compression.fraction)
         if isinstance(compression, TopKParameters)
@@ -169,7 +170,10 @@ def create_codec(compression: Fp16Parameters | TopKParameters) -> Codec:
 def create_vector_codec(
     compression: Fp16Parameters | TopKParameters | PowerSGDParameters | None,
 ) -> Codec | None:
-    """The same, where vectors are what is compressed; PowerSGD takes matrices."""
+    """Create the codec of vectors, or return None if there is none.
+
+    PowerSGD has no codec of vectors, since it compresses matrices.
+    """
     return (
         None
         if compression is None or isinstance(compression, PowerSGDParameters)
@@ -178,5 +182,5 @@ def create_vector_codec(
 
 
 def count_tensor_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor as it is sent."""
+    """Return the size of a tensor in bytes."""
     return tensor.numel() * tensor.element_size()

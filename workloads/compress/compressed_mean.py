@@ -1,6 +1,4 @@
-"""The mean of several ranks' vectors, exchanged in compressed form, the same bits on all of
-them.
-"""
+"""Mean of several ranks' vectors, exchanged in compressed form and bit-identical on all ranks."""
 
 from __future__ import annotations
 
@@ -11,13 +9,14 @@ from laggard.workloads.compress.codec import Codec, ErrorFeedbackCodec
 
 
 class CompressedMean:
-    """Payloads that can be summed travel by all-reduce, others by all-gather; what a rank leaves
-    out it sends later.
+    """Exchange of compressed vectors with error feedback.
+
+    Summable payloads use an all-reduce, others an all-gather.
 
     Args:
-        codec: how vectors are encoded.
-        members: number of ranks of the group.
-        group: torch's; all ranks when absent.
+        codec: codec of the vectors.
+        members: number of ranks in the group.
+        group: process group of torch; all ranks if None.
     """
 
     def __init__(self, codec: Codec, members: int, group: dist.ProcessGroup | None = None) -> None:
@@ -25,6 +24,7 @@ class CompressedMean:
 
     def encode(self, vector: torch.Tensor) -> torch.Tensor:
         """Encode this rank's vector."""
+        # Dividing before the exchange makes the sum of payloads the mean.
         return self._codec.encode(vector / self._members)
 
     def exchange(self, sent: torch.Tensor) -> torch.Tensor:
@@ -37,22 +37,27 @@ class CompressedMean:
         return payloads
 
     def allocate_exchange(self, like: torch.Tensor) -> torch.Tensor:
-        """Room for what `exchange` returns, for vectors such as `like`."""
+        """Allocate memory for the result of `exchange`, for vectors such as `like`."""
         payload = self._codec.allocate_payload(like)
         return (
             payload if self._codec.summable else payload.new_empty(self._members * payload.numel())
         )
 
     def decode(self, exchanged: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The mean of the vectors, as far as they were sent; added up by rank."""
+        """Return the mean of the decoded vectors, added up in rank order."""
         return sum_payloads(self._codec, exchanged, self._members, like)
 
 
 def sum_payloads(
     codec: Codec, exchanged: torch.Tensor, members: int, like: torch.Tensor
 ) -> torch.Tensor:
-    """The sum of what so many ranks sent, exchanged by all-reduce or all-gather as the codec
-    allows.
+    """Return the sum of the vectors of all members, after an all-reduce or an all-gather.
+
+    Args:
+        codec: codec that decides between all-reduce (summable) and all-gather.
+        exchanged: result of the exchange.
+        members: number of ranks in the group.
+        like: vector with the shape and type of the result.
     """
     if codec.summable:
         return codec.decode(exchanged, like)

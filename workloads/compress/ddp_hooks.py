@@ -1,10 +1,9 @@
-"""Compressed gradients within DistributedDataParallel: communication hooks, of torch where it has
-them, that count what they send.
+"""Compression of gradients in DistributedDataParallel: communication hooks that count bytes.
 
-DDP calls a hook when the backward pass has filled a bucket. What the hook does before it returns
-(encoding) is therefore part of the backward pass, and what its future does (decoding) part of the
-communication. Bytes are those of the tensors that this rank hands to collectives: a vector for an
-all-reduce, its own part for an all-gather.
+They use torch's own hooks if it has them. DDP calls a hook when the backward pass has filled a
+bucket. Encoding happens before the hook returns and is therefore part of the backward pass;
+decoding happens in its future and is part of the communication. Bytes are those of the tensors
+that this rank gives to collectives: a vector for an all-reduce, its own part for an all-gather.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ if TYPE_CHECKING:
 Reduced = torch.futures.Future[torch.Tensor]
 
 WHOLE_MODEL_MB = 1 << 20
+"""Bucket size in MiB that holds any model."""
 EPSILON = 1e-8
-"""What torch advises against columns of zeros, which layers that have died leave."""
+"""Regularization that torch recommends for columns of zeros, which dead layers cause."""
 
 
 class UncompressedHook:
-    """Hook that averages as DDP does by default."""
+    """Hook that averages uncompressed gradients, as DDP does by default."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -44,7 +44,7 @@ class UncompressedHook:
 
 
 class HalfPrecisionHook:
-    """Half precision, without error feedback: torch's `fp16_compress_hook`."""
+    """Hook for half precision without error feedback: torch's `fp16_compress_hook`."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -58,12 +58,13 @@ class HalfPrecisionHook:
 
 
 class PowerSGDHook:
-    """T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD", NeurIPS 2019: torch's `powerSGD_hook`,
-    its error feedback and warm start on.
+    """Hook for PowerSGD with error feedback and warm start: torch's `powerSGD_hook`.
 
-    It begins collectives from within those before, so that with several buckets ranks could begin
-    them in different orders, and gloo would mix them up: DDP is to have one bucket
-    (`bucket_cap_mb`).
+    T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD", NeurIPS 2019.
+
+    The hook starts collectives from the callbacks of earlier ones. With several buckets, ranks
+    could start them in different orders, and gloo would mix them up. DDP must therefore have one
+    bucket (`bucket_cap_mb`).
     """
 
     def __init__(self, compression: PowerSGDParameters) -> None:
@@ -82,6 +83,8 @@ class PowerSGDHook:
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 
         begun, before = (
+            # Before this iteration torch's hook averages uncompressed gradients and counts
+            # nothing.
             self._state.iter >= self._state.start_powerSGD_iter,
             self._state.total_numel_after_compression,
         )
@@ -93,10 +96,9 @@ class PowerSGDHook:
 
 
 class TopKHook:
-    """The largest numbers of every bucket, with error feedback, exchanged by all-gather.
+    """Hook that sends the largest numbers of every bucket, with error feedback, by all-gather.
 
-    What is left out is remembered by parameter, since DDP rearranges its buckets after the first
-    step.
+    The residual is stored by parameter, since DDP rearranges its buckets after the first step.
     """
 
     def __init__(self, compression: TopKParameters) -> None:
@@ -113,7 +115,7 @@ class TopKHook:
         self.sent_bytes += count_tensor_bytes(payload)
 
         def decode(gathered: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            gathered.value()  # or a failure would go unnoticed
+            gathered.value()  # raises if the collective failed
             return buffer.copy_(sum_payloads(self._codec, payloads, members, buffer))
 
         work = dist.all_gather_into_tensor(payloads, payload, group=group, async_op=True)
@@ -137,7 +139,7 @@ class TopKHook:
 
 
 def create_bucket_hook(compression: Compression | None) -> BucketHook:
-    """The hook that `workload.yaml` asks for; torch's default process group must be open."""
+    """Create the hook that `workload.yaml` asks for; torch's default process group must be open."""
     if isinstance(compression, PowerSGDParameters):
         return PowerSGDHook(compression)
     if isinstance(compression, TopKParameters):
@@ -146,7 +148,7 @@ def create_bucket_hook(compression: Compression | None) -> BucketHook:
 
 
 def bucket_cap_mb(compression: Compression | None) -> int | None:
-    """How large DDP's buckets may be, in MiB; None for what it chooses."""
+    """Return the size limit of DDP's buckets in MiB; None for DDP's default."""
     return WHOLE_MODEL_MB if isinstance(compression, PowerSGDParameters) else None
 
 

@@ -1,6 +1,4 @@
-"""Gradients and buffers as the one tensor of a message: the gradients compressed, the buffers as
-they are.
-"""
+"""Packing of compressed gradients and uncompressed buffers into the one tensor of a message."""
 
 from __future__ import annotations
 
@@ -10,13 +8,14 @@ from laggard.workloads.compress.codec import Codec
 
 
 class GradientPacker:
-    """Packs vectors of gradients, then buffers (see `FlatState`): BatchNorm's few statistics are no
-    gradients, and stay whole.
+    """Packer of vectors that consist of gradients, then buffers (see `FlatState`).
+
+    Buffers, such as BatchNorm's few statistics, are no gradients and stay uncompressed.
 
     Args:
-        codec: of the gradients; the sender's remembers what it left out.
-        gradients: how many of a vector's numbers are gradients.
-        like: a vector of this kind.
+        codec: codec of the gradients; the sender's has error feedback.
+        gradients: number of gradients at the start of a vector.
+        like: vector with the same shape and type.
     """
 
     def __init__(self, codec: Codec, gradients: int, like: torch.Tensor) -> None:
@@ -24,12 +23,12 @@ class GradientPacker:
         self._like = torch.empty_like(like)
 
     def pack(self, vector: torch.Tensor) -> torch.Tensor:
-        """Bytes: buffers, then the payload of the gradients."""
+        """Return the packed bytes: buffers, then the payload of the gradients."""
         payload = self._codec.encode(vector[: self._gradients])
         return torch.cat([vector[self._gradients :].view(torch.uint8), payload.view(torch.uint8)])
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """The vector, of what was sent of it."""
+        """Return the vector that the packed bytes decode to."""
         gradients, buffers = self._like[: self._gradients], self._like[self._gradients :]
         split = buffers.numel() * buffers.element_size()
         payload = packed[split:].view(self._codec.allocate_payload(gradients).dtype)

@@ -1,6 +1,4 @@
-"""What `compress:` of a strategy can say: every compression's parameters, each with a default;
-imports nothing heavy.
-"""
+"""Parameters of `compress:` in a strategy's section, by compression; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,28 +12,32 @@ from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.specification.section import NameOrMapping, Section, named
 
 FIRST_POWERSGD_STEP = 2
-"""DDP rearranges its buckets after the first step, and what PowerSGD remembers of them would not
-fit any more."""
+"""First step that PowerSGD may compress. DDP rearranges its buckets after the first step, and
+PowerSGD's state would not fit the new ones."""
 
 
 class Fp16Parameters(Section):
-    """Every number in half precision: half the bytes."""
+    """Half precision for every number, which halves the bytes."""
 
     name: Literal["fp16"] = "fp16"
 
 
 class TopKParameters(Section):
-    """The largest numbers and where they stand; the rest is kept and added to what is sent next
-    (Stich et al., NeurIPS 2018).
+    """Largest numbers and their positions; the rest is added to the next vector.
+
+    Stich et al., NeurIPS 2018.
     """
 
     name: Literal["topk"] = "topk"
-    fraction: float = Field(default=0.01, gt=0, le=1, description="of the numbers, that are sent")
+    fraction: float = Field(
+        default=0.01, gt=0, le=1, description="fraction of the numbers that is sent"
+    )
 
 
 class PowerSGDParameters(Section):
-    """Every layer's gradient as a product of two thin matrices, with error feedback (Vogels et al.,
-    NeurIPS 2019); torch's own.
+    """Low-rank product for the gradient of every layer, with error feedback; torch's own.
+
+    Vogels et al., NeurIPS 2019. The factors are two thin matrices.
     """
 
     name: Literal["powersgd"] = "powersgd"
@@ -44,7 +46,7 @@ class PowerSGDParameters(Section):
         default=FIRST_POWERSGD_STEP,
         ge=FIRST_POWERSGD_STEP,
         le=100_000_000,
-        description="steps before, in which gradients are averaged as they are",
+        description="number of first steps, in which gradients are averaged uncompressed",
     )
 
 
@@ -52,10 +54,10 @@ COMPRESSION_NAMES = ("topk", "powersgd", "fp16")
 
 
 def parse_compression(value: object) -> object:
-    """What `compress:` says as a mapping with a known name.
+    """Convert the value of `compress:` to a mapping with a known name.
 
     Raises:
-        PydanticCustomError: no compression has this name.
+        PydanticCustomError: there is no compression with this name.
     """
     mapping = named(value)
     if not isinstance(mapping, dict):
@@ -80,7 +82,7 @@ CompressionField = Annotated[
 
 
 def format_compression(compression: Compression) -> str:
-    """Name and parameters, for people: `topk (fraction 0.01)`."""
+    """Format name and parameters for people: `topk (fraction 0.01)`."""
     values = compression.model_dump()
     name = str(values.pop("name"))
     return (

@@ -1,1 +1,6 @@
-"""Start barrier, progress reports and stopping rules that processes of a training share."""
+"""Coordination outside the emulated network: start barrier, progress board and stopping rules.
+
+Read `start_barrier.py` and `progress_board.py` first (shared memory of one machine), then their
+relays, which connect several machines. The package may import the core and the packages below it,
+from `specification/` to `balancing/`.
+"""

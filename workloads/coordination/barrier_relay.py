@@ -1,8 +1,8 @@
-"""Carries the barriers of one machine's shared memory to and from the other machines of a training.
+"""Relay of barrier updates between one machine's shared memory and the other machines.
 
-The head's machine has rank 0, the evaluator and the memory they write openings into; it must see
-the arrivals of all ranks. The others must see the openings and the last step. What crosses is told
-in the time of one reference clock, which every machine converts to its own.
+The head has rank 0, the evaluator and the memory that they write openings into. It must learn of
+the arrivals of all ranks; the other machines must learn of the openings and the last step. Times
+in updates are in the reference clock, which every machine converts to its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _BarrierUpdate(BaseModel):
 
 
 class Arrived(_BarrierUpdate):
-    """A rank waits at a barrier since `time_ns` (reference clock)."""
+    """Arrival of a rank at a barrier, at `time_ns` (reference clock)."""
 
     kind: Literal["arrived"] = "arrived"
     rank: int
@@ -36,7 +36,7 @@ class Arrived(_BarrierUpdate):
 
 
 class Opened(_BarrierUpdate):
-    """A barrier opens at `time_ns` (reference clock)."""
+    """Opening of a barrier at `time_ns` (reference clock)."""
 
     kind: Literal["opened"] = "opened"
     barrier: int
@@ -45,7 +45,7 @@ class Opened(_BarrierUpdate):
 
 
 class LastStep(_BarrierUpdate):
-    """Rank 0 has named the last step, and waits until every machine has `LastStepKnown`."""
+    """Last step as named by rank 0, which waits until every machine has sent `LastStepKnown`."""
 
     kind: Literal["last_step"] = "last_step"
     step: int
@@ -53,19 +53,19 @@ class LastStep(_BarrierUpdate):
 
 
 class LastStepKnown(_BarrierUpdate):
-    """A machine's ranks know of the last step."""
+    """Acknowledgement that a machine's ranks know the last step."""
 
     kind: Literal["last_step_known"] = "last_step_known"
 
 
 class LastStepConfirmed(_BarrierUpdate):
-    """Every machine's ranks do: rank 0 may begin it."""
+    """Confirmation that every machine's ranks know the last step: rank 0 may begin it."""
 
     kind: Literal["last_step_confirmed"] = "last_step_confirmed"
 
 
 class StopRequested(_BarrierUpdate):
-    """The machines are about to be taken away: the next step shall be the last."""
+    """Request to stop, because the walltime of the machines is about to end."""
 
     kind: Literal["stop_requested"] = "stop_requested"
 
@@ -75,13 +75,13 @@ BARRIER_UPDATE_TYPES = (Arrived, Opened, LastStep, LastStepKnown, LastStepConfir
 
 
 class BarrierRelay:
-    """One machine's end.
+    """Relay on one machine.
 
     Args:
-        start_barrier: its memory.
-        ranks: the ranks that run on it.
-        to_reference: from its CLOCK_MONOTONIC to the reference clock, ns.
-        to_local: and back.
+        start_barrier: start barrier of this machine.
+        ranks: ranks that run on this machine.
+        to_reference: conversion from this machine's CLOCK_MONOTONIC to the reference clock, ns.
+        to_local: the inverse conversion.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class BarrierRelay:
 
     @property
     def is_head(self) -> bool:
-        """Whether rank 0 runs here."""
+        """Return whether rank 0 runs on this machine."""
         return 0 in self._ranks
 
     def poll_updates(self) -> Iterator[BarrierUpdate]:
-        """Return the updates written into this memory since the last call, for other machines."""
+        """Yield the changes of this machine's barrier since the last call, for other machines."""
         for rank, known in self._arrived.items():
             barrier, time_ns = self._start_barrier.arrival(rank)
             if barrier > known:
@@ -114,6 +114,7 @@ class BarrierRelay:
             yield from self._list_head_updates()
 
     def _list_head_updates(self) -> Iterator[BarrierUpdate]:
+        """Yield new openings and the last step, which only the head announces."""
         barrier, opening = self._start_barrier.announced
         if barrier > self._opened:
             self._opened = barrier
@@ -128,9 +129,7 @@ class BarrierRelay:
             yield LastStep(step=last[0], reason=last[1])
 
     def apply_update(self, update: BarrierUpdate) -> BarrierUpdate | None:
-        """Write what another machine's memory says into this one; returns what to answer, if
-        anything.
-        """
+        """Write an update of another machine into this barrier and return the answer, if any."""
         if isinstance(update, Arrived) and update.rank not in self._arrived:
             self._start_barrier.arrive(update.rank, update.barrier, self._to_local(update.time_ns))
         elif isinstance(update, Opened):
@@ -148,20 +147,24 @@ class BarrierRelay:
 
 
 class BarrierHub:
-    """Decides which machine must hear which update; pure.
+    """Router of barrier updates between machines; pure.
 
     Args:
         machines: all machines of the training.
-        head: the one that rank 0 runs on.
+        head: machine of rank 0.
     """
 
     def __init__(self, machines: Sequence[str], head: str) -> None:
         self._head = head
         self._others = tuple(machine for machine in machines if machine != head)
+        # Machines that have not acknowledged the last step yet.
         self._ignorant = set(self._others)
 
     def route(self, source: str, update: BarrierUpdate) -> tuple[tuple[str, BarrierUpdate], ...]:
-        """Return each machine that must receive an update, with the update."""
+        """Return the receivers of an update, each with the update to send.
+
+        The answer to the last missing `LastStepKnown` is `LastStepConfirmed`.
+        """
         if isinstance(update, Arrived):
             return ((self._head, update),) if source != self._head else ()
         if isinstance(update, LastStepKnown):

@@ -1,10 +1,11 @@
-"""What ranks without a server tell their coordinator, and what it tells them: shared memory,
-outside the continuum's network and clock.
+"""Progress board: shared memory of the ranks without a server and their training coordinator.
 
-The coordinator (training_coordinator.py) is the evaluator's process. It counts samples, asks for
-snapshots of all ranks' models, and says when training is over. Where ranks live on several
-machines, each machine has such a memory, and a relay (progress_relay.py) carries what is written
-into one over to the others.
+It lies outside the continuum's network and clock. The coordinator (training_coordinator.py) runs
+in the evaluator's process. It counts samples, requests snapshots of all ranks' models, and ends
+training.
+
+If the ranks run on several machines, each machine has a progress board, and a relay
+(progress_relay.py) copies changes between them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from laggard.workloads.tracing.heartbeat import map_file
 
 _WORDS = 8
 _REQUESTED, _REASON = range(2)
+# `_LEFT` is the number of ended sessions. A rank is present if its session's number is at least
+# that.
 _SAMPLES, _STEPS, _GIVEN, _GIVEN_NS, _SESSION, _LEFT, _STAGE = range(7)
 
 
 class ProgressBoard:
-    """The shared memory of one training.
+    """Progress board of one training.
 
     Args:
-        path: the file behind it.
+        path: file behind the shared memory.
         world_size: number of ranks.
     """
 
@@ -36,16 +39,16 @@ class ProgressBoard:
         self._head, self._ranks = words[0], words[1:]
 
     def add(self, rank: int, samples: int) -> None:
-        """A rank has finished a step and trained on so many samples."""
+        """Count a finished step of a rank, and the samples that it trained on."""
         self._ranks[rank, _SAMPLES] += samples
         self._ranks[rank, _STEPS] += 1
 
     def count(self, rank: int, samples: int, steps: int) -> None:
-        """Put down how far a rank of another machine is."""
+        """Set the progress of a rank on another machine."""
         self._ranks[rank, _SAMPLES], self._ranks[rank, _STEPS] = samples, steps
 
     def samples_of(self, rank: int) -> int:
-        """Number of samples that a rank has trained on."""
+        """Return the number of samples that a rank has trained on."""
         return int(self._ranks[rank, _SAMPLES])
 
     @property
@@ -54,32 +57,33 @@ class ProgressBoard:
         return int(self._ranks[:, _SAMPLES].sum())
 
     def steps(self, rank: int) -> int:
-        """Number of steps that a rank has finished."""
+        """Return the number of steps that a rank has finished."""
         return int(self._ranks[rank, _STEPS])
 
     def leave(self, rank: int, session: int = 0) -> None:
-        """A rank's session is over: nothing is expected of it, until another begins. That one may
-        have begun by now, and stays.
+        """Mark a rank's session as ended, so that nothing is expected of it.
+
+        A later session may have begun already; it stays valid.
         """
         self._ranks[rank, _LEFT] = max(self._ranks[rank, _LEFT], session + 1)
 
     def sessions_over(self, rank: int) -> int:
-        """Number of a rank's sessions that are over."""
+        """Return the number of a rank's sessions that have ended."""
         return int(self._ranks[rank, _LEFT])
 
     def join(self, rank: int, session: int) -> None:
-        """A rank is there, after all or again; snapshots asked for before are not expected of it.
+        """Begin a session of a rank; snapshots requested before are not expected of it.
 
         Args:
-            rank: which.
-            session: 0 of those that are there when training begins, and more each time that a rank
-                joins.
+            rank: number of the rank.
+            session: number of the session; 0 if present when training begins, and one more for
+                each join.
         """
         self._ranks[rank, _GIVEN] = self.requested_snapshots
         self._ranks[rank, _SESSION] = session
 
     def session(self, rank: int) -> int:
-        """A rank's last."""
+        """Return the number of a rank's last session."""
         return int(self._ranks[rank, _SESSION])
 
     @property
@@ -89,65 +93,62 @@ class ProgressBoard:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Ranks that are not gone."""
+        """Ranks whose last session has not ended."""
         return tuple(int(rank) for rank in np.flatnonzero(self._is_present))
 
     @property
     def requested_snapshots(self) -> int:
-        """Number of snapshots that the coordinator has asked for."""
+        """Number of snapshots that the coordinator has requested."""
         return int(self._head[_REQUESTED])
 
     def request_snapshot(self) -> int:
-        """Ask all ranks for one more snapshot; returns its number, from 1."""
+        """Request one more snapshot from all ranks and return its number, from 1."""
         self._head[_REQUESTED] += 1
         return self.requested_snapshots
 
     def record_requested(self, number: int) -> None:
-        """Put down what the coordinator, on another machine, has asked for."""
+        """Set the number of snapshots that a coordinator on another machine has requested."""
         self._head[_REQUESTED] = number
 
     def given(self, rank: int) -> int:
-        """Number of the last snapshot that a rank has given."""
+        """Return the number of the last snapshot that a rank has given."""
         return int(self._ranks[rank, _GIVEN])
 
     def given_ns(self, rank: int) -> int:
-        """Time at which the part was given."""
+        """Return the time at which a rank gave its last part."""
         return int(self._ranks[rank, _GIVEN_NS])
 
     def give(self, rank: int, number: int, now_ns: int) -> None:
-        """A rank's part of a snapshot is there for the coordinator to read, as it was at `now_ns`
-        (CLOCK_MONOTONIC).
-        """
+        """Announce a rank's part of a snapshot, which was valid at `now_ns` (CLOCK_MONOTONIC)."""
+        # The time comes first: readers take it as valid once the number has changed.
         self._ranks[rank, _GIVEN_NS] = now_ns
         self._ranks[rank, _GIVEN] = number
 
     def complete_ns(self, number: int) -> int | None:
-        """When the last of those that are there gave its part of a snapshot; None while one is
-        missing.
-        """
+        """Return the time of a snapshot's last part; None while a present rank's is missing."""
         there = self._ranks[self._is_present]
         if (there[:, _GIVEN] < number).any():
             return None
         return int(there[:, _GIVEN_NS].max(initial=0))
 
     def reach(self, rank: int, stage: int) -> None:
-        """A rank has come to a stage of the training's end."""
+        """Set the stage of the training's end that a rank has reached."""
         self._ranks[rank, _STAGE] = stage
 
     def stage(self, rank: int) -> int:
-        """The last that it has come to."""
+        """Return the last stage of the training's end that a rank has reached."""
         return int(self._ranks[rank, _STAGE])
 
     def reached(self, stage: int) -> bool:
-        """Return whether all present ranks have reached the stage."""
+        """Return whether all present ranks have reached a stage."""
         there = self._ranks[self._is_present]
         return bool((there[:, _STAGE] >= stage).all())
 
     def end(self, reason: Reason) -> None:
-        """The coordinator ends the training."""
+        """End the training."""
         self._head[_REASON] = reason
 
     @property
     def ended(self) -> Reason:
-        """Why training is over; NONE while it is not."""
+        """Reason for the end of training; NONE while it continues."""
         return Reason(int(self._head[_REASON]))

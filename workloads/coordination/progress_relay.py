@@ -1,10 +1,9 @@
-"""Carries the progress board of one machine's shared memory, and parts of snapshots, to and from
-the other machines of a training.
+"""Relay of the progress board, and of parts of snapshots, between the machines of a training.
 
-The coordinator's machine must see how far all ranks are, and have their parts; the others must see
-what the coordinator asks for and that training is over. Who is gone, and who has come to the
-training's end, everybody must know. What crosses is told in the time of one reference clock, as
-barriers are (barrier_relay.py).
+The coordinator's machine needs the progress of all ranks and their parts. The other machines need
+the coordinator's requests and the end of training. Every machine needs the sessions that ended and
+the stages of the training's end. Times in updates are in the reference clock, as in
+barrier_relay.py.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ from laggard.workloads.coordination.start_barrier import Reason
 from laggard.workloads.output.worker_output import WorkerOutputDir
 
 COUNTED_EVERY_S = 0.02
-"""How seldom a machine tells how far its ranks are: a hundred machines tell it all to one
-controller."""
+"""Seconds between two reports of a machine's progress. The interval limits the load on the
+controller, to which a hundred machines may report."""
 
 PIECE_BYTES = 96 << 10
-"""Of a part, at a time: barriers and clocks have their turn between two."""
+"""Bytes of a part that are sent at a time; updates of barriers and clocks are sent between two
+pieces."""
 
 
 class _ProgressMessage(BaseModel):
@@ -35,7 +35,7 @@ class _ProgressMessage(BaseModel):
 
 
 class Counted(_ProgressMessage):
-    """Numbers of steps that a rank has finished and of samples that it has trained on."""
+    """Progress of a rank: numbers of finished steps and of samples trained on."""
 
     kind: Literal["counted"] = "counted"
     rank: int
@@ -44,7 +44,7 @@ class Counted(_ProgressMessage):
 
 
 class PartPiece(_ProgressMessage):
-    """The next bytes (base64) of a rank's part of a snapshot."""
+    """Next bytes (base64) of a rank's part of a snapshot."""
 
     kind: Literal["part_piece"] = "part_piece"
     rank: int
@@ -54,8 +54,9 @@ class PartPiece(_ProgressMessage):
 
 
 class PartGiven(_ProgressMessage):
-    """A rank's part of a snapshot is whole, as it was at `time_ns` (reference clock); after its
-    last piece.
+    """End of a rank's part of a snapshot, sent after its last piece.
+
+    The part was valid at `time_ns` (reference clock).
     """
 
     kind: Literal["part_given"] = "part_given"
@@ -65,7 +66,7 @@ class PartGiven(_ProgressMessage):
 
 
 class SessionEnded(_ProgressMessage):
-    """A rank's session is over."""
+    """End of a rank's session."""
 
     kind: Literal["session_ended"] = "session_ended"
     rank: int
@@ -73,7 +74,7 @@ class SessionEnded(_ProgressMessage):
 
 
 class StageReached(_ProgressMessage):
-    """A rank has come to a stage of the training's end."""
+    """Stage of the training's end that a rank has reached."""
 
     kind: Literal["stage_reached"] = "stage_reached"
     rank: int
@@ -81,14 +82,14 @@ class StageReached(_ProgressMessage):
 
 
 class SnapshotRequested(_ProgressMessage):
-    """The coordinator wants all ranks' parts of a snapshot."""
+    """Request of the coordinator for all ranks' parts of a snapshot."""
 
     kind: Literal["snapshot_requested"] = "snapshot_requested"
     number: int
 
 
 class TrainingOver(_ProgressMessage):
-    """The coordinator has ended the training."""
+    """End of the training, as decided by the coordinator."""
 
     kind: Literal["training_over"] = "training_over"
     reason: Reason
@@ -109,15 +110,15 @@ PROGRESS_UPDATE_TYPES = (
 
 
 class ProgressRelay:
-    """One machine's end.
+    """Relay on one machine.
 
     Args:
-        output_dir: its folder, with its progress board.
-        world_size: number of ranks, of all machines.
-        ranks: those that run on it.
-        to_reference: from its CLOCK_MONOTONIC to the reference clock, ns.
-        to_local: and back.
-        has_coordinator: whether the coordinator runs on it.
+        output_dir: output folder of this machine, with its progress board.
+        world_size: number of ranks on all machines.
+        ranks: ranks that run on this machine.
+        to_reference: conversion from this machine's CLOCK_MONOTONIC to the reference clock, ns.
+        to_local: the inverse conversion.
+        has_coordinator: whether the coordinator runs on this machine.
     """
 
     def __init__(
@@ -149,8 +150,9 @@ class ProgressRelay:
         self._requested_snapshots, self._is_over = 0, False
 
     def poll_updates(self) -> Iterator[ProgressUpdate]:
-        """What was written into this memory since the last call, and others must know; of a part,
-        one piece at a time.
+        """Yield the changes of this machine's board since the last call, for other machines.
+
+        Each call yields at most one piece of a part.
         """
         if self._has_coordinator:
             yield from self._list_coordinator_updates()
@@ -168,8 +170,9 @@ class ProgressRelay:
                 yield StageReached(rank=rank, stage=stage)
 
     def _list_coordinator_updates(self) -> Iterator[ProgressUpdate]:
-        # Read in this order: who closes gives the snapshot after the last that was requested, and
-        # must have heard of that one.
+        """Yield the coordinator's requests and its end of the training."""
+        # The order matters: a rank that closes gives the snapshot after the last requested one, so
+        # it must learn of that request before it learns of the end.
         reason, requested = self._progress_board.ended, self._progress_board.requested_snapshots
         if requested > self._requested_snapshots:
             self._requested_snapshots = requested
@@ -179,6 +182,7 @@ class ProgressRelay:
             yield TrainingOver(reason=reason)
 
     def _list_updates_for_coordinator(self) -> Iterator[ProgressUpdate]:
+        """Yield the progress of this machine's ranks, and the next piece of their parts."""
         now_s = time.monotonic()
         if now_s - self._counted_s >= COUNTED_EVERY_S:
             self._counted_s = now_s
@@ -203,6 +207,7 @@ class ProgressRelay:
                 yield Counted(rank=rank, samples=samples, steps=steps)
 
     def _cut_part(self, rank: int, number: int, given_ns: int) -> Iterator[ProgressUpdate]:
+        """Cut a part into pieces, remove its file and announce that it is complete."""
         path = self._output_dir.part(number, rank)
         with path.open("rb") as part:
             piece = part.read(PIECE_BYTES)
@@ -215,13 +220,14 @@ class ProgressRelay:
         yield PartGiven(rank=rank, number=number, time_ns=self._to_reference(given_ns))
 
     def remove_rank(self, rank: int) -> None:
-        """A rank of this machine was killed: where training is over already, its peers do not
-        tell.
+        """End the session of a rank of this machine that was killed.
+
+        If training is over already, its peers do not report the loss.
         """
         self._progress_board.leave(rank, self._progress_board.session(rank))
 
     def apply_update(self, update: ProgressUpdate) -> None:
-        """Write what another machine's memory says into this one."""
+        """Write an update of another machine into this board."""
         if isinstance(update, Counted):
             self._progress_board.count(update.rank, update.samples, update.steps)
         elif isinstance(update, PartPiece):
@@ -230,6 +236,7 @@ class ProgressRelay:
             self._progress_board.give(update.rank, update.number, self._to_local(update.time_ns))
         elif isinstance(update, SessionEnded):
             self._progress_board.leave(update.rank, update.session)
+            # Without this line, `poll_updates` would send the update back to the other machines.
             self._sessions_over[update.rank] = max(
                 self._sessions_over[update.rank], update.session + 1
             )
@@ -241,6 +248,7 @@ class ProgressRelay:
             self._progress_board.end(update.reason)
 
     def _store_piece(self, piece: PartPiece) -> None:
+        """Append a piece to the file of a part, which gets its final name with the last piece."""
         whole = self._output_dir.part(piece.number, piece.rank)
         partial = whole.with_name(f".{whole.name}.coming")
         with partial.open("ab") as file:
@@ -250,18 +258,18 @@ class ProgressRelay:
 
 
 class ProgressHub:
-    """Decides which machine must hear which update; pure.
+    """Router of progress updates between machines; pure.
 
     Args:
         machines: all machines of the training.
-        coordinator: the one that the coordinator runs on.
+        coordinator: machine of the coordinator.
     """
 
     def __init__(self, machines: Sequence[str], coordinator: str) -> None:
         self._machines, self._coordinator = tuple(machines), coordinator
 
     def route(self, source: str, update: ProgressUpdate) -> tuple[str, ...]:
-        """Return the machines that must receive the update."""
+        """Return the machines that must receive an update."""
         if isinstance(update, Counted | PartPiece | PartGiven):
             return (self._coordinator,) if source != self._coordinator else ()
         return tuple(machine for machine in self._machines if machine != source)

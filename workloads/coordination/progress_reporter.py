@@ -1,4 +1,4 @@
-"""Reporter of one rank without a server: sends its progress and, on request, its model."""
+"""Reporter of one rank without a server: reports its progress and, on request, its model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 
 @dataclass
 class ProgressReporter:
-    """Reports of one rank to the coordinator.
+    """Reporter of one rank to the training coordinator.
 
     Attributes:
-        rank: whose.
-        progress_board: the memory that both share.
-        output_dir: where parts of snapshots go.
-        model: the rank's.
-        weight: how much it counts in the mean of all, now.
-        between_steps: whether the model is as it should be between steps only; else a thread beside
-            the training gives it at once (`answer`).
+        rank: number of the rank.
+        progress_board: shared memory that the coordinator reads.
+        output_dir: folder for the parts of snapshots.
+        model: model of the rank.
+        weight: function that returns the current weight of the model in the mean of all.
+        between_steps: whether the model is complete between steps only; otherwise a background
+            thread gives it at once (`answer`).
     """
 
     rank: int
@@ -43,25 +43,28 @@ class ProgressReporter:
         self._state = FlatState(self.model)
 
     def finish_step(self, samples: int) -> None:
-        """A step is done that so many samples were trained on; between steps the model is as it
-        should be, and is given if requested.
-        """
+        """Count a finished step of `samples` samples, and give the model if it is requested."""
         self.progress_board.add(self.rank, samples)
         if self.between_steps:
             self.answer(self._state.read)
 
     def answer(self, read: Callable[[], torch.Tensor]) -> None:
-        """Give the model, if it is requested."""
+        """Give the model if it is requested.
+
+        Args:
+            read: function that returns the model as one vector.
+        """
         requested = self.progress_board.requested_snapshots
         if requested > self.progress_board.given(self.rank):
             self._give(requested, read())
 
     def close(self) -> None:
-        """Training is over: the model as it is now is the last snapshot's part."""
+        """Give the current model as this rank's part of the last snapshot, after training."""
         self._give(self.progress_board.requested_snapshots + 1, self._state.read())
 
     def _give(self, number: int, state: torch.Tensor) -> None:
         now_ns = time.monotonic_ns()
+        # The training thread and the background thread may both give a part.
         with self._giving:
             if number > self.progress_board.given(self.rank):
                 write_part(self.output_dir, number, self.rank, state, self.weight())
@@ -71,7 +74,16 @@ class ProgressReporter:
 def write_part(
     output_dir: WorkerOutputDir, number: int, rank: int, state: torch.Tensor, weight: float
 ) -> None:
-    """A rank's part of a snapshot, shape [parameters + buffers], and how much it counts."""
+    """Write a rank's part of a snapshot and its weight.
+
+    Args:
+        output_dir: folder of the part.
+        number: number of the snapshot.
+        rank: number of the rank.
+        state: model as one vector, shape [parameters + buffers].
+        weight: weight of the model in the mean.
+    """
+    # The last number of a part is its weight.
     whole = torch.cat([state.cpu(), torch.tensor([weight], dtype=state.dtype)])
     write_whole(output_dir.part(number, rank), whole.numpy().tobytes())
 
@@ -79,13 +91,14 @@ def write_part(
 def read_parts(
     output_dir: WorkerOutputDir, number: int, ranks: Iterable[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """The weighted mean of the parts of a snapshot that are there, shape [parameters + buffers];
-    their files are removed.
+    """Return the weighted mean of a snapshot's parts and remove their files.
+
+    Missing parts are left out. The shape is [parameters + buffers].
     """
     kind = np.dtype(str(dtype).removeprefix("torch."))
     paths = [path for rank in ranks if (path := output_dir.part(number, rank)).exists()]
-    # One after the other: the ranks train on meanwhile, and all their models at once would take the
-    # caches from them.
+    # Read one part at a time: the ranks continue to train, and all their models at once would
+    # evict their data from the caches.
     total, weights = torch.zeros(1, dtype=torch.float64), 0.0
     for path in paths:
         part = torch.from_numpy(np.fromfile(path, dtype=kind))

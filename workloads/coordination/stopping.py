@@ -1,4 +1,4 @@
-"""Rules for the end of training; pure."""
+"""Stopping rules of a training; pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from laggard.workloads.specification.training import Stop
 
 EVALUATIONS_IN_A_ROW = 3
+"""Number of evaluations in a row that must reach the accuracy."""
 
 
 def accuracy_reached(accuracies: Sequence[float], stop: Stop) -> bool:
-    """Whether the last three evaluations in a row reached the accuracy."""
+    """Return whether the last three evaluations in a row reached the accuracy."""
     if stop.accuracy is None or len(accuracies) < EVALUATIONS_IN_A_ROW:
         return False
     return all(accuracy >= stop.accuracy for accuracy in accuracies[-EVALUATIONS_IN_A_ROW:])
 
 
 def is_last_by_steps(step: int, stop: Stop) -> bool:
-    """Whether a step (from 0) is the last one allowed."""
+    """Return whether a step (from 0) is the last one allowed."""
     return stop.steps is not None and step + 1 >= stop.steps
 
 
 def is_last_by_time(elapsed_s: float, stop: Stop) -> bool:
-    """Whether the step about to begin, `elapsed_s` virtual seconds after the first, is the last
-    one.
+    """Return whether the step about to begin is the last one, by its start time.
+
+    Args:
+        elapsed_s: virtual seconds since the first step began.
+        stop: stopping rule.
     """
     return stop.time_s is not None and elapsed_s >= stop.time_s

@@ -17,14 +17,14 @@ from laggard.workloads.tracing.recorder import Recorder
 
 @dataclass(frozen=True)
 class BatchLoader:
-    """One rank's way to its samples.
+    """Loader of one rank's samples.
 
     Attributes:
         train: training samples.
-        recorder: the trace.
-        device: what is computed on.
-        padded_to: fewest samples the model can take (BatchNorm needs two).
-        drive: what its host stores samples on; None where nothing limits it.
+        recorder: trace of the rank.
+        device: device that the rank computes on.
+        padded_to: fewest samples that the model can take (BatchNorm needs two).
+        drive: drive of the host that stores the samples; None if it is not limited.
     """
 
     train: Split
@@ -34,7 +34,12 @@ class BatchLoader:
     drive: Drive | None = None
 
     def take(self, share: Share, begun_ns: int) -> Batch:
-        """The samples of a share, padded, on the device; fetching began at `begun_ns`."""
+        """Load the samples of a share, padded and on the device.
+
+        Args:
+            share: samples to load.
+            begun_ns: time at which fetching began, CLOCK_MONOTONIC.
+        """
         recorder, indices = self.recorder, pad_indices(share.indices, self.padded_to)
         recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
         raw = self.train.fetch(indices)
@@ -51,16 +56,18 @@ class BatchLoader:
 
 
 def fewest_samples(model: nn.Module) -> int:
-    """Samples that a model needs to be trained on: two with BatchNorm, which has no variance of
-    one.
+    """Return the fewest samples that a model can be trained on.
+
+    BatchNorm needs two, since one sample has no variance.
     """
     norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base has no public name
     return 2 if any(isinstance(part, norm) for part in model.modules()) else 1
 
 
 def pad_indices(indices: Indices, least: int) -> Indices:
-    """At least `least` sample indices; those added repeat the last one (or sample 0) and are not to
-    be counted.
+    """Return at least `least` sample indices, for a model that needs that many.
+
+    Added indices repeat the last one (or sample 0) and must not be counted as samples.
     """
     missing = least - len(indices)
     if missing <= 0:

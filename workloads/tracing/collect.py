@@ -1,5 +1,6 @@
-"""Turns what the processes of a training streamed into the tables of the run folder, in virtual
-time from the first step.
+"""Conversion of a training's streams to the tables of the run folder.
+
+Times in the tables are virtual and count from the first step.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ CPU = "cpu"
 """Device class of a rank that has no GPU."""
 
 SUSPECT_NS = 1_000_000
-"""A span is marked where its clock may be off by more: a millisecond is what findings about waits
-can bear."""
+"""Clock error above which a span is marked. Findings about waits tolerate an error of 1 ms."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Source:
     """Streams of one machine's processes.
 
     Attributes:
-        output_dir: where it lies now.
-        ranks: whose spans and steps are in it.
-        clock: from the machine's clock to that of the machine that rank 0 ran on.
+        output_dir: folder with the streams.
+        ranks: ranks whose spans and steps are in the folder.
+        clock: map from the machine's clock to the clock of rank 0's machine.
     """
 
     output_dir: WorkerOutputDir
@@ -70,8 +70,9 @@ def collect(
     cpu_shares: Mapping[str, float] | None = None,
     sampled: Sequence[str] = (),
 ) -> Collected:
-    """`collect_from` of a training whose processes all ran on this machine, and so had one
-    clock.
+    """Write the tables of a training whose processes all ran on this machine, with one clock.
+
+    Arguments and result are those of `collect_from`.
     """
     source = Source(
         WorkerOutputDir(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity()
@@ -87,17 +88,19 @@ def collect_from(
     cpu_shares: Mapping[str, float] | None = None,
     sampled: Sequence[str] = (),
 ) -> Collected:
-    """Write `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`, and
-    `decisions.json`; also of a training that was killed.
+    """Write the tables of a training, even of one that was killed.
+
+    The tables are `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`. Decisions
+    of the strategy go to `decisions.json`.
 
     Args:
-        sources: what the training streamed, by machine; that of rank 0 comes first.
-        run_folder: where the tables go.
-        hosts_by_rank: every rank's host.
-        dilation: between real and virtual time.
-        cpu_shares: virtual share of one core by host name; 1 where absent.
-        sampled: hosts as the link sampler numbered them; those of the ranks, in their order, when
-            absent.
+        sources: streams of the training by machine; rank 0's machine comes first.
+        run_folder: folder that gets the tables.
+        hosts_by_rank: host of every rank.
+        dilation: ratio of real to virtual time.
+        cpu_shares: virtual share of one core, by host name; 1 for a missing host.
+        sampled: host names as the link sampler numbered them; if empty, the ranks' hosts in rank
+            order.
 
     Returns:
         Numbers of rows.
@@ -107,6 +110,7 @@ def collect_from(
     steps = np.concatenate([_steps_of(source) for source in sources])
     links = np.concatenate([_links_of(source) for source in sources])
     if zero_ns is None:
+        # Without a first step there is no time zero, so nothing can be placed in time.
         spans, steps, links = spans[:0], steps[:0], links[:0]
     clock = _Clock(zero_ns or 0, dilation.factor)
     links = links[links["time_ns"] >= clock.zero_ns]
@@ -130,8 +134,9 @@ def collect_from(
 
 
 def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> None:
-    """What a strategy decided while it trained, by the rank that says so for all, or by a server;
-    no file where it decided nothing.
+    """Write the decisions of the strategy during training; write no file if there were none.
+
+    The rank that records decisions for all, or the server, has written them.
     """
     decisions = []
     for source in sources:
@@ -149,9 +154,7 @@ def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> No
 
 
 def _spans_of(source: Source) -> Rows:
-    """A machine's spans, in the reference clock; those whose instants cannot be trusted are
-    marked.
-    """
+    """Return a machine's spans in the reference clock, with flags on those with uncertain times."""
     rows = _read_streams([source.output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
     start_ns = rows["start_ns"].copy()
     end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
@@ -162,6 +165,7 @@ def _spans_of(source: Source) -> Rows:
 
 
 def _steps_of(source: Source) -> Rows:
+    """Return a machine's steps in the reference clock."""
     rows = _read_streams([source.output_dir.steps(rank) for rank in source.ranks], STEP_ROW)
     for name in ("start_ns", "end_ns"):
         rows[name] = source.clock.to_reference(rows[name].copy())
@@ -169,19 +173,20 @@ def _steps_of(source: Source) -> Rows:
 
 
 def _read_streams(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
-    """All rows of these streams; of ranks that came back, those of every process."""
+    """Return all rows of these streams, including those of later processes of a rank."""
     found = [read_rows(each, row) for stream in streams for each in of_all_lives(stream)]
     return np.concatenate([np.empty(0, dtype=row), *found])
 
 
 def _links_of(source: Source) -> Rows:
+    """Return a machine's link samples in the reference clock."""
     rows = read_rows(source.output_dir.links, LINK_ROW)
     rows["time_ns"] = source.clock.to_reference(rows["time_ns"].copy())
     return rows
 
 
 def read_zero_ns(output_dir: WorkerOutputDir) -> int | None:
-    """When the first step began, CLOCK_MONOTONIC nanoseconds; None when it never did."""
+    """Return the time of the first step, CLOCK_MONOTONIC ns; None if it never began."""
     return (
         int(json.loads(output_dir.zero.read_bytes())["zero_ns"])
         if output_dir.zero.exists()
@@ -199,16 +204,20 @@ def read_device_classes(sources: Sequence[Source]) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class _Clock:
+    """Conversion from real times to virtual times since the first step."""
+
     zero_ns: int
     factor: float
 
     def since_zero(self, times_ns: Integers) -> Integers:
-        """Virtual nanoseconds since the first step; equal times stay equal, so spans that touched
-        still do.
+        """Convert times to virtual ns since the first step.
+
+        Equal times stay equal, so spans without a gap between them stay without a gap.
         """
         return np.floor((times_ns - self.zero_ns) / self.factor).astype(np.int64)
 
     def shorter(self, durations: Integers) -> Integers:
+        """Convert real durations to virtual ones."""
         return np.rint(durations / self.factor).astype(np.int64)
 
 
@@ -216,6 +225,7 @@ def _span_table(rows: Rows, steps: Rows, clock: _Clock) -> pa.Table:
     rows = rows[np.lexsort((rows["lane"], rows["start_ns"], rows["rank"], rows["step"]))]
     start = clock.since_zero(rows["start_ns"])
     duration = clock.since_zero(rows["start_ns"] + rows["dur_ns"]) - start
+    # A span whose step has no row was cut off by a kill or by the end of training.
     finished = np.isin(_step_key(rows), _step_key(steps))
     flags = rows["flags"] | np.where(finished, 0, Flag.TRUNCATED).astype(np.uint8)
     phases = pa.array([phase.value for phase in Phase])
@@ -229,14 +239,15 @@ def _span_table(rows: Rows, steps: Rows, clock: _Clock) -> pa.Table:
 
 
 def _step_key(rows: Rows) -> Integers:
+    """Combine step and rank into one sortable integer."""
     key: Integers = (rows["step"].astype(np.int64) << 32) | rows["rank"]
     return key
 
 
 def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, object]]) -> pa.Table:
     rows = rows[np.lexsort((rows["rank"], rows["step"]))]
-    # Ranks in lockstep are evaluated after a step of all; else an evaluation stands where the push
-    # was that it came after.
+    # Ranks in lockstep are evaluated after a common step, so the line has no rank. Otherwise the
+    # line names the rank and step of the push before the evaluation.
     accuracy_of = {(line["step"], line.get("rank")): line["accuracy"] for line in evaluations}
     places = zip(rows["step"].tolist(), rows["rank"].tolist(), strict=True)
     accuracies = [
@@ -251,7 +262,7 @@ def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, ob
 
 
 def _sampled_hosts(hosts_by_rank: Sequence[Host]) -> list[str]:
-    """Host names as the sampler numbered them: each once, in the order of its plan."""
+    """Return the host names as the sampler numbered them: each once, in rank order."""
     return list(dict.fromkeys(host.name for host in hosts_by_rank))
 
 
@@ -284,8 +295,9 @@ def _host_table(
     spans: Rows,
     device_classes: Mapping[int, str],
 ) -> pa.Table:
-    """Offset of each rank's clock when training began, and the largest error that it can have had
-    meanwhile.
+    """Build the table of hosts, with each rank's clock offset at the start of training.
+
+    The clock error is the largest bound over the training.
     """
     ends = (
         np.array([spans["start_ns"].min(), spans["start_ns"].max()])
@@ -332,6 +344,7 @@ def _write_table(path: Path, table: pa.Table) -> None:
     texts = [
         f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)
     ]
+    # Sorted integers such as times have small differences, which this encoding stores in few bits.
     deltas = {
         f.name: "DELTA_BINARY_PACKED"
         for f in table.schema

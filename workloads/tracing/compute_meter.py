@@ -1,5 +1,6 @@
-"""Counts what a rank's computing took, and what it would have taken at full speed, for whoever
-holds it to a share of that speed.
+"""Meter of a rank's computing time, compared with its time at full speed.
+
+The limiter of the host's share reads both, since a share is a fraction of full speed.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from laggard.workloads.tracing.full_speed import FullSpeed
 
 
 class ComputeMeter:
-    """The CPU time of the thread that trains, while it computes.
+    """Meter of the training thread's CPU time while it computes.
 
     Args:
-        counter: where steps are counted.
-        full_speed: what they would take.
+        counter: counter of the rank's steps and their CPU time.
+        full_speed: CPU time of steps at full speed.
 
     Attributes:
-        full_speed: as told.
+        full_speed: CPU time of steps at full speed.
     """
 
     def __init__(self, counter: WorkCounter, full_speed: FullSpeed) -> None:
@@ -28,20 +29,20 @@ class ComputeMeter:
         self._began_ns = 0
 
     def begin(self) -> None:
-        """A phase of computing begins."""
+        """Begin a phase that computes."""
         self._counter.set_computing(True)
         self._began_ns = time.thread_time_ns()
 
     def end(self) -> None:
-        """It is over."""
+        """End a phase that computes."""
         self._cpu_ns += time.thread_time_ns() - self._began_ns
         self._counter.set_computing(False)
 
     def rest(self) -> None:
-        """This rank is not computing, whatever its counter said before it could."""
+        """Mark the rank as not computing, although its counter was created with the opposite."""
         self._counter.set_computing(False)
 
     def finish(self, samples: int) -> None:
-        """The computing of a step of so many samples is done."""
+        """Count a finished step of `samples` samples."""
         self._counter.add(self.full_speed.step_ns(samples), self._cpu_ns)
         self._cpu_ns = 0

@@ -1,16 +1,16 @@
-"""When a backward pass has computed its last gradient, and when DDP broadcasts buffers; torch keeps
-both to itself.
+"""Times that torch does not report: end of a backward pass, DDP's buffer broadcasts and buckets.
 
-`backward()` returns only after the peers, so timing the call charges their lateness to an innocent
-rank. A callback that the autograd engine runs when the pass is done, queued before DDP queues its
-own, runs at the instant that DDP calls `backward_compute_time_end` (within microseconds: the tests
-compare them), costs a twentieth of reading DDP's own log, is in our clock, and lets the heartbeat
-tell who computes from who waits.
+`backward()` returns only after the peers, so timing the call would charge their lateness to an
+innocent rank. Instead, the autograd engine runs a callback when the pass is done. It is queued
+before DDP queues its own, so it runs when DDP calls `backward_compute_time_end` (within
+microseconds: the tests compare them). The callback costs a twentieth of reading DDP's own log,
+uses this process's clock, and lets the heartbeat distinguish a rank that computes from one that
+waits.
 
-On CUDA all of this happens while kernels are launched, ahead of the device: autograd's own thread
-makes the callback when it has launched the pass, on the stream that the pass was computed on and
-before DDP makes that stream wait for the collectives. Who wants to know when the device had its
-last gradient settles the device's clock there (device_clock.py).
+On CUDA all of this happens while kernels are launched, ahead of the device. Autograd's own thread
+makes the callback when it has launched the pass, on the stream of the pass and before DDP makes
+that stream wait for the collectives. Synchronize with the device's clock there (device_clock.py)
+to get the time at which the device had its last gradient.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 def on_backward_computed(loss: torch.Tensor, callback: Callable[[], None]) -> None:
-    """Call `callback` once, when the backward pass from `loss` has computed its gradients and
-    before it waits for peers.
+    """Call `callback` once, when the backward pass from `loss` has computed its gradients.
+
+    At that time the pass has not waited for peers yet.
     """
-    engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - nothing public tells
+    engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - there is no public API
 
     def queue(_: torch.Tensor) -> None:
         engine.queue_callback(callback)
@@ -38,18 +39,19 @@ def on_backward_computed(loss: torch.Tensor, callback: Callable[[], None]) -> No
 
 
 class BroadcastListener(Protocol):
-    """Is told of DDP's buffer broadcasts."""
+    """Listener to DDP's buffer broadcasts."""
 
     def broadcast_begins(self) -> None:
-        """This rank arrives at the broadcast."""
+        """Handle the arrival of this rank at the broadcast."""
 
     def broadcast_ends(self) -> None:
-        """This rank has the buffers."""
+        """Handle the end of the broadcast: this rank has the buffers."""
 
 
 class ObservedDDP(DistributedDataParallel):
-    """DDP that tells when it broadcasts the buffers of BatchNorm, which it does within `forward`;
-    nothing else is changed.
+    """DDP that reports its broadcasts of BatchNorm buffers, which happen within `forward`.
+
+    Nothing else is changed.
     """
 
     listener: BroadcastListener | None = None
@@ -64,28 +66,28 @@ class ObservedDDP(DistributedDataParallel):
 
 
 def broadcast_bytes(ddp: DistributedDataParallel) -> int:
-    """Bytes of the buffers that DDP broadcasts in every forward pass; 0 when it broadcasts none."""
+    """Return the bytes of buffers that DDP broadcasts per forward pass; 0 if there are none."""
     return sum(buffer.numel() * buffer.element_size() for buffer in ddp.module.buffers())
 
 
 class BucketListener(Protocol):
-    """Is told of gradient buckets."""
+    """Listener to gradient buckets."""
 
     def bucket(self, start_ns: int, end_ns: int, payload_bytes: int) -> None:
-        """A bucket was reduced."""
+        """Handle a bucket that was reduced."""
 
 
 class BucketHook(Protocol):
-    """Averages gradient buckets (`workloads/compress/ddp_hooks.py`).
+    """Hook that averages gradient buckets (`workloads/compress/ddp_hooks.py`).
 
     Attributes:
-        sent_bytes: of all buckets so far.
+        sent_bytes: bytes of all buckets so far.
     """
 
     sent_bytes: int
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Begin; the future's value is the bucket's mean."""
+        """Begin to average a bucket; the future's value is the mean."""
 
 
 def have_buckets_reduced(
@@ -94,17 +96,17 @@ def have_buckets_reduced(
     listener: BucketListener | None,
     clock: Callable[[], int],
 ) -> None:
-    """Have DDP average its buckets by a communication hook, and tell of every bucket.
+    """Let DDP average its buckets by a communication hook, and report every bucket.
 
-    This is the host's view. Gloo's futures end when a bucket is reduced. NCCL's end when it is
-    launched, so that with NCCL the spans would say nothing, and with CUDA tensors over gloo they
-    begin when the host, ahead of the device, hands a bucket over.
+    The times are the host's view. Gloo's futures end when a bucket is reduced. NCCL's futures end
+    when the operation is launched, so the spans would be meaningless with NCCL. With CUDA tensors
+    over gloo, spans begin when the host, ahead of the device, hands a bucket over.
 
     Args:
-        ddp: whose buckets.
-        by: what averages them.
-        listener: told from gloo's threads; None where nobody wants to know.
-        clock: nanoseconds.
+        ddp: model whose buckets are averaged.
+        by: hook that averages them.
+        listener: listener, called from gloo's threads; None for no reports.
+        clock: function that returns the time in ns.
     """
     from torch._C._distributed_c10d import GradBucket
 
@@ -121,6 +123,7 @@ def have_buckets_reduced(
 
         return reducing.then(reduced)
 
-    # DDP compares these with its classes, and postponed annotations are text.
+    # DDP compares these annotations with its classes, and `from __future__ import annotations`
+    # would have made them strings.
     hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
     ddp.register_comm_hook(None, hook)

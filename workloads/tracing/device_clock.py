@@ -1,11 +1,11 @@
 """Clocks that wait until a device has finished its work.
 
-A CUDA kernel is launched by a call that returns at once, so the instant of the return says nothing.
-The end of a phase is the instant at which the host has seen an event that was recorded on the
-compute stream there. Nothing else is waited for: collectives run on streams of their own, so DDP's
-all-reduce of one bucket goes on under the backward pass of the next.
+A call launches a CUDA kernel and returns at once, so the time of the return means nothing. A phase
+ends when the host has seen an event that was recorded on the compute stream at the phase's end.
+Nothing else is waited for: collectives run on their own streams, so DDP's all-reduce of one bucket
+continues during the backward pass of the next.
 
-A kernel on the processor has run when the call returns; its clock costs an empty call.
+On the CPU, the computation is done when the call returns. Its clock costs one empty call.
 """
 
 from __future__ import annotations
@@ -16,43 +16,41 @@ import torch
 
 
 class DeviceClock(Protocol):
-    """Makes the host's clock tell when a device's work was done."""
+    """Clock that reads the time only after the device's work is done."""
 
     def synchronize(self) -> None:
-        """Return once the device has computed all that it was told to; what it communicates goes
-        on.
-        """
+        """Return when the device has computed everything; its communication may continue."""
 
 
 class HostClock:
-    """Clock of the processor."""
+    """Clock of the CPU."""
 
     def synchronize(self) -> None:
-        """Nothing is pending."""
+        """Return at once, since nothing is pending."""
 
 
 class CudaClock:
-    """Of one GPU, for what is computed on the stream that is current now.
+    """Clock of one GPU, for the computation on the current stream.
 
     Args:
-        device: the GPU; CUDA is initialised with it.
+        device: the GPU; CUDA is initialized with it.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
-        # Blocking: a wait that spins would take a limited host's share from the threads that
-        # communicate.
-        # Torch leaves it unannotated.
+        # A blocking event, because a spinning wait would take a limited host's share from the
+        # threads that communicate. The constructor has no type annotations.
         self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
-        """Wait for the stream up to here; from whichever thread, as autograd's callbacks come from
-        one of its own.
+        """Wait for the stream up to this point.
+
+        Any thread may call this, since autograd's callbacks come from a thread of its own.
         """
         self._event.record(self._stream)
         self._event.synchronize()
 
 
 def device_clock(device: torch.device) -> DeviceClock:
-    """The clock of a device."""
+    """Return the clock of a device."""
     return CudaClock(device) if device.type == "cuda" else HostClock()

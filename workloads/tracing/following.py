@@ -1,6 +1,4 @@
-"""Reads what other processes stream while they stream it: the batches that have come since the last
-look.
-"""
+"""Reader of streams that other processes still write: returns the batches since the last call."""
 
 from __future__ import annotations
 
@@ -13,15 +11,15 @@ import pyarrow as pa
 from laggard.workloads.tracing.stream import Rows, split_records
 
 MOST_BYTES = 4 << 20
-"""Read in one look, so that a look is short even where much has piled up; the rest is there at the
-next."""
+"""Most bytes that one call reads, which keeps calls short after a long pause. The next call reads
+the rest."""
 
 
 class RowFollower:
-    """One stream that another process appends to.
+    """Follower of one stream that another process appends to.
 
     Args:
-        path: the file; it may not be there yet.
+        path: path of the file, which may not exist yet.
         row: type of a row.
     """
 
@@ -32,7 +30,7 @@ class RowFollower:
         self._schema: pa.Schema | None = None
 
     def read(self) -> Rows:
-        """The rows of all whole batches since the last call; none where there is nothing new."""
+        """Return the rows of all complete batches since the last call; empty if there are none."""
         reader = pa.BufferReader(self._held())
         begin, parts = self._offset, []
         while (message := _read_next_message(reader)) is not None:
@@ -58,7 +56,7 @@ class RowFollower:
 
 
 def _read_next_message(reader: pa.BufferReader) -> pa.Message | None:
-    """The next message; None where it has not come, or not whole, or the stream has ended."""
+    """Return the next message; None if it is missing or incomplete, or the stream has ended."""
     try:
         return pa.ipc.read_message(reader)
     except (pa.ArrowInvalid, EOFError, OSError):

@@ -1,10 +1,9 @@
-"""The CPU time that a worker's steps take at full speed: measured before training, one worker at a
-time on each core.
+"""CPU time of a worker's steps at full speed, measured before training.
 
-A share of a core is to mean a speed, also where the same step takes more CPU time because its host
-is held back (`laggard.core.work_counter`). Workers of one machine and one model differ by nothing
-but chance here, so what all of them measured is taken together; steps of other sizes cost what lies
-on the line through the two sizes measured.
+One worker at a time measures on each core. A share of a core means a speed, even if the same step
+takes more CPU time on a limited host (`laggard.core.work_counter`). Workers of one machine and one
+model differ only by chance here, so their measurements are combined. The cost of steps of other
+sizes lies on the line through the two measured sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from laggard.workloads.models.flat_state import FlatState
 WARM_UP = 2
 REPEATS = 6
 BUDGET_S = 0.4
-"""After this much of measuring, one step of each size is enough."""
+"""Seconds of measuring after which one step of each size is enough."""
 
 _RECORD = struct.Struct("<qqqq")
 
@@ -40,13 +39,13 @@ Learn = Callable[[Batch], object]
 
 @dataclass(frozen=True)
 class Timed:
-    """One rank's best times.
+    """Shortest step times of one rank.
 
     Attributes:
-        few: samples of the smaller batch.
-        few_ns: CPU time of a step with it.
-        many: samples of the usual batch.
-        many_ns: CPU time of a step with it.
+        few: number of samples of the smaller batch.
+        few_ns: CPU time of a step with the smaller batch.
+        many: number of samples of the usual batch.
+        many_ns: CPU time of a step with the usual batch.
     """
 
     few: int
@@ -64,22 +63,21 @@ class FullSpeed:
 
     @property
     def fixed_samples(self) -> float:
-        """Samples that the fixed part of a step is worth; 0 where it is not known from that of
-        samples.
-        """
+        """Number of samples that cost as much as the fixed part of a step; 0 if unknown."""
         return self.base_ns / self.sample_ns if self.sample_ns > 0 else 0.0
 
     def step_ns(self, samples: int) -> int:
-        """CPU ns that the computing of a step takes at full speed."""
+        """Return the CPU time of a step's computing at full speed, in ns."""
         return round(self.base_ns + samples * self.sample_ns)
 
 
 def fit_step_cost(timed: Iterable[Timed]) -> FullSpeed:
-    """What all ranks of a machine measured, as one line: through the lower quartiles of the cost of
-    each size.
+    """Fit one line to the measurements of all ranks of a machine.
+
+    It goes through the lower quartiles of the cost per sample of each size.
 
     Raises:
-        ValueError: nobody measured anything.
+        ValueError: no rank has measured anything.
     """
     known = tuple(timed)
     if not known:
@@ -89,22 +87,22 @@ def fit_step_cost(timed: Iterable[Timed]) -> FullSpeed:
     few, many = known[0].few, known[0].many
     if few == many:
         return FullSpeed(0.0, many_ns)
-    # More samples never take less time, nor none of them less than nothing.
+    # Noise must not make the cost per sample negative, nor the fixed part.
     sample_ns = min(max((many * many_ns - few * few_ns) / (many - few), 0.0), many_ns)
     return FullSpeed(many * (many_ns - sample_ns), sample_ns)
 
 
 def measure_steps(train: Split, indices: Indices, fewest: int, learn: Learn) -> Timed:
-    """Time steps of all these samples, and of half of them; on the calling thread's CPU clock.
+    """Measure steps with all these samples and with half of them, on the thread's CPU clock.
 
     Args:
-        train: where the samples are.
-        indices: the samples of a usual batch, shape [n].
-        fewest: samples that the model needs.
-        learn: one step on a batch, which must leave what is trained as it is.
+        train: training samples.
+        indices: samples of a usual batch, shape [n].
+        fewest: fewest samples that the model needs.
+        learn: function that trains one step on a batch without changing the model.
     """
     many, few = len(indices), max(len(indices) // 2, fewest)
-    # The smaller size too: in its first step libraries prepare themselves for its shapes.
+    # Warm up both sizes: libraries prepare themselves for new shapes in the first step.
     for count in (*[many] * WARM_UP, few):
         _time_step(train, indices[:count], learn)
     best = {few: 1 << 62, many: 1 << 62}
@@ -118,6 +116,7 @@ def measure_steps(train: Split, indices: Indices, fewest: int, learn: Learn) -> 
 
 
 def _time_step(train: Split, indices: Indices, learn: Learn) -> int:
+    """Return the CPU time of one step, without the fetching of its samples."""
     raw = train.fetch(indices)
     began_ns = time.thread_time_ns()
     learn(train.prepare(raw))
@@ -131,15 +130,16 @@ def learner_on_a_copy(
     *,
     reads: bool = False,
 ) -> Learn:
-    """A step that learns, on a copy of the model, which leaves the model and torch's random numbers
-    as they are.
+    """Return a function that trains one step on a copy of the model.
+
+    It changes neither the model nor torch's random numbers.
 
     Args:
-        model: of which.
-        optimizer_of: makes the optimizer of the copy.
-        encode: what is done with every step's gradients before they are sent, shape [parameters];
-            None for nothing.
-        reads: whether every step ends with a copy of the model, for others.
+        model: model to copy.
+        optimizer_of: function that makes the optimizer of the copy.
+        encode: encoding of every step's gradients before they are sent, shape [parameters]; None
+            for no encoding.
+        reads: whether every step ends with a copy of the model for other ranks.
     """
     twin = copy.deepcopy(model)
     optimizer, state = optimizer_of(twin), FlatState(twin)
@@ -160,8 +160,9 @@ def learner_on_a_copy(
 
 @contextmanager
 def alone_on_core(path: Path) -> Iterator[None]:
-    """Only one of the processes that share this file, and the first core that they may use, is in
-    here at a time.
+    """Hold a lock so that one process per core runs the body of the `with` at a time.
+
+    The lock is shared by the processes with the same file and the same first usable core.
     """
     core = min(os.sched_getaffinity(0))
     with path.open("ab") as lock:
@@ -170,7 +171,7 @@ def alone_on_core(path: Path) -> Iterator[None]:
 
 
 def write_timed(path: Path, rank: int, timed: Timed) -> None:
-    """Put down what a rank measured, in the file of all ranks."""
+    """Write the measurement of a rank to the common file of all ranks."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(
@@ -183,6 +184,6 @@ def write_timed(path: Path, rank: int, timed: Timed) -> None:
 
 
 def read_timed(path: Path) -> tuple[Timed, ...]:
-    """What all ranks of this machine that measured anything have put down."""
+    """Return the measurements of all ranks of this machine that have measured."""
     records = _RECORD.iter_unpack(path.read_bytes())
     return tuple(Timed(*record) for record in records if record[0])

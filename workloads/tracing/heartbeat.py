@@ -1,7 +1,6 @@
-"""Where every rank is, in a file that costs the ranks a few stores in memory, and who of them
-hangs.
+"""Heartbeat file: every rank's current phase, at the cost of a few memory writes per phase.
 
-The file holds 32 bytes per rank: step, phase, CLOCK_MONOTONIC nanoseconds, process id, each a
+The file holds 32 bytes per rank: step, phase, CLOCK_MONOTONIC ns and process id, each a
 little-endian i64.
 """
 
@@ -24,7 +23,7 @@ WAITING_PHASES = (Phase.COMM, Phase.EVALUATE)
 
 @dataclass(frozen=True)
 class Beat:
-    """A rank's last sign of life; `time_ns` 0 means none yet."""
+    """Last sign of life of a rank; a `time_ns` of 0 means that there is none yet."""
 
     rank: int
     step: int
@@ -34,7 +33,7 @@ class Beat:
 
 
 def map_file(path: Path, size: int) -> mmap.mmap:
-    """Shared memory of `size` bytes backed by a file, which the first to come fills with zeros."""
+    """Map a file of at least `size` bytes as shared memory; a new file contains zeros."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(descriptor).st_size < size:
@@ -45,7 +44,7 @@ def map_file(path: Path, size: int) -> mmap.mmap:
 
 
 class Heartbeat:
-    """A rank's own place in the file."""
+    """Writer of one rank's place in the heartbeat file."""
 
     def __init__(self, path: Path, rank: int, world_size: int) -> None:
         self._memory = map_file(path, world_size * BEAT.size)
@@ -53,11 +52,11 @@ class Heartbeat:
         self._pid = os.getpid()
 
     def beat(self, step: int, phase_code: int, now_ns: int) -> None:
-        """Say that this rank enters a phase of a step."""
+        """Record that this rank enters a phase of a step."""
         BEAT.pack_into(self._memory, self._offset, step, phase_code, now_ns, self._pid)
 
     def close(self) -> None:
-        """Leave the file to its readers."""
+        """Unmap the file; readers may continue to read it."""
         self._memory.close()
 
     def __enter__(self) -> Self:
@@ -68,7 +67,7 @@ class Heartbeat:
 
 
 def read_heartbeats(path: Path, world_size: int) -> tuple[Beat, ...]:
-    """The last beat of every rank; of those that have not begun, one with `time_ns` 0."""
+    """Return the last beat of every rank; `time_ns` is 0 for ranks that have not begun."""
     content = path.read_bytes() if path.exists() else b""
     content = content.ljust(world_size * BEAT.size, b"\0")
     beats = (BEAT.unpack_from(content, rank * BEAT.size) for rank in range(world_size))
@@ -79,15 +78,15 @@ def read_heartbeats(path: Path, world_size: int) -> tuple[Beat, ...]:
 
 
 def suspects(beats: Sequence[Beat], now_ns: int, patience_s: float) -> tuple[int, ...]:
-    """The ranks that hold up the others.
+    """Return the ranks that block the others.
 
-    While any rank moves, the training does, and nobody is suspected. When all have been still for
-    longer than `patience_s`, those that are not waiting for others are to blame; when all wait,
-    those that are furthest behind.
+    While any rank enters phases, the training moves and no rank is suspected. If all have stayed
+    in their phases for longer than `patience_s`, the ranks that do not wait for others are to
+    blame. If all wait, the ranks in the lowest step are.
 
     Args:
-        beats: of every rank.
-        now_ns: CLOCK_MONOTONIC.
+        beats: last beat of every rank.
+        now_ns: current time, CLOCK_MONOTONIC.
         patience_s: real seconds that the slowest phase may take.
     """
     begun = [beat for beat in beats if beat.time_ns]

@@ -1,8 +1,7 @@
-"""Records what a worker does, phase after phase, at a microsecond or two each.
+"""Recorder of a worker's phases, at a cost of one or two microseconds per phase.
 
-The main lane is a line without gaps: entering a phase ends the one before it at the same instant.
-Times are CLOCK_MONOTONIC nanoseconds of this machine; collection makes them relative to the first
-step, and virtual.
+The main lane has no gaps: entering a phase ends the previous one at the same time. Times are
+CLOCK_MONOTONIC ns of this machine. `collect.py` makes them virtual and relative to the first step.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
 
 WARM_UP_STEPS = 5
+"""Number of first steps whose spans are marked as warm-up."""
 SHORT_OTHER_NS = 20_000
-"""A stretch of nothing in particular that is shorter than this is counted to the phase before
-it."""
+"""Shortest `other` span that is recorded; a shorter one extends the span before it."""
 
 _OWN = tuple(
     phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE)
@@ -30,17 +29,17 @@ _COMPUTE = frozenset(phase.code for phase in COMPUTE_PHASES)
 
 
 class Recorder:
-    """The trace of one rank.
+    """Trace of one rank.
 
     Args:
-        output_dir: where it is streamed to.
-        rank: whose it is.
+        output_dir: folder that the trace is streamed to.
+        rank: number of the rank.
         world_size: number of ranks.
-        life: how many processes this rank had before.
+        life: number of processes that this rank had before.
 
     Attributes:
-        spent_ns: what each phase has taken so far, by its code.
-        meter: told of phases that compute; None where nobody wants to know what they took.
+        spent_ns: time spent in each phase so far, by phase code.
+        meter: meter of the CPU time of computing phases; None if it is not measured.
     """
 
     def __init__(
@@ -65,20 +64,18 @@ class Recorder:
 
     @property
     def own_ns(self) -> int:
-        """What this rank has done by itself so far: everything but communication, checkpoints and
-        evaluations.
-        """
+        """Time of this rank's own work: all but communication, checkpoints and evaluations."""
         return sum(self.spent_ns[code] for code in _OWN)
 
     def begin_step(self, step: int, at_ns: int | None = None) -> int:
-        """The next phases belong to this step.
+        """Begin a step; the next phases belong to it.
 
         Args:
-            step: its number, from 0.
-            at_ns: when it began; now when absent.
+            step: number of the step, from 0.
+            at_ns: time at which the step began; now if None.
 
         Returns:
-            When it began.
+            The time at which the step began.
         """
         now_ns = self.end_phase(at_ns)
         self._write_buckets()
@@ -98,18 +95,18 @@ class Recorder:
         work: int = 0,
         at_ns: int | None = None,
     ) -> int:
-        """End the phase that is open and begin another.
+        """End the open phase and begin another.
 
         Args:
-            phase: what begins.
-            group: instance of the collective within the step, or number of the evaluation.
-            peer: the rank that is spoken to, where it is one.
-            payload_bytes: that it carries.
-            work: samples that it works on.
-            at_ns: when it began; now when absent.
+            phase: phase that begins.
+            group: number of the collective within the step, or of the evaluation.
+            peer: rank at the other end, if there is exactly one.
+            payload_bytes: bytes that the phase transfers.
+            work: number of samples that the phase works on.
+            at_ns: time at which the phase began; now if None.
 
         Returns:
-            When it began.
+            The time at which the phase began.
         """
         now_ns = self.end_phase(at_ns)
         self._phase, self._start_ns, self._described = (
@@ -123,19 +120,17 @@ class Recorder:
         return now_ns
 
     def attribute(self, peer: int, payload_bytes: int) -> None:
-        """The phase that is open turns out to have been about this rank, and to have carried so
-        much.
-        """
+        """Set the peer and the bytes of the open phase, which were unknown when it began."""
         group, _, work, _ = self._described
         self._described = group, payload_bytes, work, peer
 
     def signal_alive(self) -> None:
-        """A sign of life within a long phase."""
+        """Signal that the rank is alive within a long phase."""
         if self._phase is not None:
             self._heartbeat.beat(self._step, self._phase, time.monotonic_ns())
 
     def end_phase(self, at_ns: int | None = None) -> int:
-        """End the phase that is open, if one is; returns when."""
+        """End the open phase, if there is one, and return the time of its end."""
         now_ns = time.monotonic_ns() if at_ns is None else at_ns
         if self._phase is not None:
             if self.meter is not None and self._phase in _COMPUTE:
@@ -158,24 +153,22 @@ class Recorder:
         self._sequence += 1
 
     def bucket(self, start_ns: int, end_ns: int, payload_bytes: int) -> None:
-        """One gradient bucket, on the lane of buckets; may be called from another thread."""
+        """Record one gradient bucket on the lane of buckets; any thread may call this."""
         self._buckets.append((start_ns, end_ns, payload_bytes))
 
     def record_background_send(
         self, start_ns: int, end_ns: int, peer: int, payload_bytes: int
     ) -> None:
-        """What a thread beside the training sent to a peer, on a lane of its own; may be called
-        from that thread.
-        """
+        """Record a send of a background thread on its own lane; that thread may call this."""
         self._background_sends.append((start_ns, end_ns, peer, payload_bytes))
 
     def end_step(self, result: StepResult, samples: int, batch_size: int) -> None:
-        """The step is done: describe it, and write the trace if a second has passed.
+        """Record the result of the step, and write the trace if a second has passed.
 
         Args:
-            result: what came of it.
-            samples: of this rank.
-            batch_size: of all ranks.
+            result: result of the step.
+            samples: number of samples of this rank.
+            batch_size: number of samples of all ranks.
         """
         now_ns = time.monotonic_ns()
         used, dropped = (samples, 0) if result.applied else (0, samples)
@@ -189,6 +182,7 @@ class Recorder:
         self._steps.flush_if_due(now_ns)
 
     def _write_buckets(self) -> None:
+        # Callbacks may come in any order, so number the buckets of the step by their start.
         buckets, self._buckets = sorted(self._buckets), []
         for group, (start_ns, end_ns, payload_bytes) in enumerate(buckets):
             self._spans.append(
@@ -198,6 +192,7 @@ class Recorder:
             )  # fmt: skip
 
     def _write_background_sends(self) -> None:
+        # Other threads may append meanwhile, so take only the entries that are there now.
         for sequence in range(len(self._background_sends)):
             start_ns, end_ns, peer, payload_bytes = self._background_sends.popleft()
             self._spans.append(
@@ -207,7 +202,7 @@ class Recorder:
             )  # fmt: skip
 
     def close(self) -> None:
-        """End the open phase and write everything."""
+        """End the open phase, write all rows and close the files."""
         self.end_phase()
         self._write_buckets()
         self._write_background_sends()

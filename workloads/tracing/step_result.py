@@ -12,19 +12,20 @@ NOBODY = -1
 class StepResult:
     """Result of a step, as the strategy reports it.
 
-    Versions count the updates of the model that the ranks share; a strategy whose ranks share none
+    Versions count the updates of the model that the ranks share. A strategy without a shared model
     has no versions.
 
     Attributes:
-        loss: mean over this rank's samples; NaN where it had none.
-        applied: whether this rank's samples were trained on; if not, they were computed in vain.
-        read_version: of the model that the gradient was computed on.
-        applied_version: of the model that this rank's work went into.
-        staleness: updates by others between the model that was read and the one that was updated;
-            without versions, by how many steps the oldest model that was taken from others was
-            behind, or the own gradient.
-        skipped: steps that this rank left out before this one.
-        waited_for: the rank that this one waited for before it could go on.
+        loss: mean loss over this rank's samples; NaN if it had none.
+        applied: whether the model was trained on this rank's samples; if not, they were computed
+            in vain.
+        read_version: version of the model that the gradient was computed on.
+        applied_version: version of the model that this rank's work went into.
+        staleness: number of updates by others between the model that was read and the one that was
+            updated. Without versions: age in steps of the oldest model taken from others, or of
+            the rank's own gradient.
+        skipped: number of steps that this rank left out before this one.
+        waited_for: rank that this one waited for before it could continue.
     """
 
     loss: float

@@ -1,6 +1,4 @@
-"""Rows of numpy records streamed to an Arrow IPC file that needs no footer: readable up to where a
-kill cut it.
-"""
+"""Streams of numpy rows in Arrow IPC files without a footer, readable up to the point of a kill."""
 
 from __future__ import annotations
 
@@ -12,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 CAPACITY = 4096
+"""Number of rows that a stream buffers."""
 FLUSH_NS = 1_000_000_000
+"""Time between two writes of a stream."""
 
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.void]]
 
@@ -46,10 +46,10 @@ LINK_ROW = np.dtype(
 
 
 class RowStream:
-    """Rows of one kind, kept in a buffer made beforehand and written about each second.
+    """Stream of rows of one type, buffered in preallocated memory and written about once a second.
 
     Args:
-        path: the file.
+        path: path of the file.
         row: type of a row.
     """
 
@@ -71,12 +71,12 @@ class RowStream:
         self.count += 1
 
     def flush_if_due(self, now_ns: int) -> None:
-        """Write what is there if a second has passed since the last time."""
+        """Write the buffered rows if a second has passed since the last write."""
         if now_ns - self._flushed_ns >= FLUSH_NS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is there."""
+        """Write the buffered rows."""
         if self.count:
             held = self.rows[: self.count]
             columns = [_column(held[field.name], field.type) for field in self._schema]
@@ -85,7 +85,7 @@ class RowStream:
         self._flushed_ns = time.monotonic_ns()
 
     def close(self) -> None:
-        """Write the rest and end the stream."""
+        """Write the remaining rows and end the stream."""
         self.flush()
         self._writer.close()
         self._file.close()
@@ -94,30 +94,34 @@ class RowStream:
 def _column(
     values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], kind: pa.DataType
 ) -> pa.Array:
-    # pa.array() would import pandas first: more than a second in the middle of a throttled worker's
-    # training.
+    # pa.array() would import pandas first, which takes more than a second in the middle of a
+    # throttled worker's training.
     return pa.Array.from_buffers(
         kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
     )
 
 
 def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:
-    """All whole batches of a stream; none where the file does not exist or was cut in its first."""
+    """Return the rows of all complete batches of a stream.
+
+    The result is empty if the file does not exist or was cut off in its first batch.
+    """
     parts = [split_records(batch, row) for batch in _batches(path)] if path.exists() else []
     return np.concatenate(parts) if parts else np.zeros(0, dtype=row)
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the complete record batches of a file."""
     with pa.OSFile(str(path), "rb") as file:
         try:
             yield from pa.ipc.open_stream(file)
         except (pa.ArrowInvalid, OSError):
-            # A stream ends where its writer was killed; what came before is whole.
+            # The writer was killed here; the batches before are complete.
             return
 
 
 def split_records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
-    """The rows of a batch."""
+    """Return the rows of a record batch."""
     rows = np.zeros(batch.num_rows, dtype=row)
     for name in row.names or ():
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)

@@ -1,5 +1,6 @@
-"""What a process says that it sent, beside what its kernel says was acknowledged by the receivers:
-at the end of training, while connections are open.
+"""Bytes that each process sent and that the receiving kernels acknowledged.
+
+They are read at the end of training, while the connections are open.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traffic:
-    """One process's traffic in a training.
+    """Traffic of one process in a training.
 
     Attributes:
         node: rank, or number of ranks for the server.
-        payload_bytes: of the tensors that it sent; None where a library carried them and does not
-            tell.
-        acked_bytes: by the kernels of its peers, headers of the messages and acknowledgements of
-            theirs included, those of TCP not.
+        payload_bytes: bytes of the tensors that it sent; None if a library sent them without a
+            count.
+        acked_bytes: bytes that its peers' kernels acknowledged. They include the headers and
+            acknowledgements of messages, but not TCP's.
     """
 
     node: int
@@ -33,7 +34,7 @@ class Traffic:
 
 
 def write_traffic(output_dir: WorkerOutputDir, node: int, endpoint: Endpoint | None) -> None:
-    """Put down a process's traffic."""
+    """Write a process's traffic to its file."""
     payload_bytes = None if endpoint is None else sum(endpoint.sent_bytes.values())
     acked_bytes = sum(each.bytes_acked for each in list_own_connections())
     write_whole(
@@ -43,6 +44,6 @@ def write_traffic(output_dir: WorkerOutputDir, node: int, endpoint: Endpoint | N
 
 
 def read_traffic(output_dir: WorkerOutputDir, nodes: int) -> tuple[Traffic, ...]:
-    """Of all processes that have put it down; those that were killed have not."""
+    """Return the traffic of all processes that wrote it; killed processes did not."""
     paths = (output_dir.traffic(node) for node in range(nodes))
     return tuple(Traffic(**json.loads(path.read_bytes())) for path in paths if path.exists())

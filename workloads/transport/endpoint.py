@@ -1,10 +1,11 @@
-"""One node's sockets: encrypted, deaf to strangers, with acknowledgements and a count of what was
-sent.
+"""Endpoint of one node: encrypted sockets for known nodes, acknowledgements and byte counts.
 
-CURVE (https://rfc.zeromq.org/spec/26/) authenticates both ends: who connects knows the public key
-of whom it connects to, and a node hears only those whose public keys it was given. ZeroMQ's send
-returns when a message is queued; here the receiver acknowledges every message as soon as it takes
-it from the network, so that the end of a send can be waited for. An endpoint belongs to one thread.
+CURVE (https://rfc.zeromq.org/spec/26/) authenticates both ends. A node knows the public key of
+every node that it connects to, and it accepts only the public keys in its plan.
+
+ZeroMQ's send returns when a message is queued. Here the receiver acknowledges every message as
+soon as it takes it from the network, so that the sender can wait for the end of a send. An
+endpoint belongs to one thread.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _ANYBODY = -1
 
 
 class Endpoint:
-    """Sends to and receives from other nodes; a context manager.
+    """Endpoint that sends messages to other nodes and receives theirs; a context manager.
 
     Args:
-        plan: which node this is, and who the others are.
-        listens: whether others may connect to it, at its own address on the experiment network and
-            no other.
+        plan: plan with the number of this node and the addresses and keys of all.
+        listens: whether others may connect to it, at its own address on the experiment network
+            only.
 
     Attributes:
-        sent_bytes: of tensors, by the node that they were sent to.
-        received_bytes: of tensors, by the node that they came from.
-        gone: nodes whose connection with this one has broken, until there is another: one that this
-            node calls is back when its keys are proved anew, one that calls this node when it is
-            heard again.
+        sent_bytes: bytes of tensors sent, by receiving node.
+        received_bytes: bytes of tensors received, by sending node.
+        gone: nodes whose connection with this one is broken. A node that this one connects to is
+            removed after a new handshake. A node that connects to this one is removed when a new
+            message arrives.
     """
 
     def __init__(self, plan: EndpointPlan, *, listens: bool = False) -> None:
@@ -66,12 +67,14 @@ class Endpoint:
         self._door_monitor: zmq.Socket[bytes] | None = None
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._authenticator: ThreadAuthenticator | None = None
+        # ZeroMQ sockets belong to one thread. Other threads wake it through this descriptor.
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller.register(self._bell, zmq.POLLIN)
         if listens:
             self._listen()
 
     def _listen(self) -> None:
+        """Open the socket that other nodes connect to."""
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(
@@ -79,6 +82,7 @@ class Endpoint:
         )
         door = self._socket(zmq.ROUTER)
         door.curve_server = True
+        # Raise an error for an unknown receiver, instead of dropping the message.
         door.router_mandatory = True
         door.bind(f"tcp://{self.plan.addresses[self.plan.node]}")
         self._door_monitor = self._watch(door, _ANYBODY)
@@ -86,7 +90,7 @@ class Endpoint:
         self._door = door
 
     def connect(self, node: int) -> None:
-        """Open a connection to a node that listens; ZeroMQ keeps trying until it does."""
+        """Open a connection to a node that listens; ZeroMQ retries until the node does."""
         caller = self._socket(zmq.DEALER)
         caller.curve_serverkey = self.plan.public_keys[node].encode()
         self._watch(caller, node)
@@ -99,25 +103,26 @@ class Endpoint:
         made.curve_secretkey = self.plan.secret_key.encode()
         made.curve_publickey = self.plan.public_keys[self.plan.node].encode()
         made.linger = _LINGER_MS
-        # Or a send would drop or block where a queue is full; who sends waits for acknowledgements
-        # instead.
+        # No limit on queues: a send would drop or block if a queue were full. The sender waits for
+        # acknowledgements instead.
         made.sndhwm = made.rcvhwm = 0
         return made
 
     def _watch(self, watched: zmq.Socket[bytes], node: int) -> zmq.Socket[bytes]:
+        """Monitor a socket's handshakes and disconnections."""
         monitor = watched.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._poller.register(monitor, zmq.POLLIN)
         self._monitors[monitor] = node
         return monitor
 
     def send(self, node: int, message: Message) -> int:
-        """Begin to send; the tensor must stay as it is until the message is acknowledged.
+        """Begin to send a message, whose tensor must not change until it is acknowledged.
 
         Returns:
-            The number to wait for the acknowledgement by.
+            The number of the message, for `acknowledged`.
 
         Raises:
-            TransportError: the node has never been connected to this one, or is gone.
+            TransportError: the node has never connected to this one, or its connection is broken.
         """
         self._numbers[node] += 1
         number = self._numbers[node]
@@ -133,16 +138,18 @@ class Endpoint:
             elif self._door is not None and node in self._identities:
                 self._door.send_multipart([self._identities[node], *frames], copy=False)
             else:
-                raise TransportError(f"node {node} has not been connected to node {self.plan.node}")
+                raise TransportError(f"node {node} has never connected to node {self.plan.node}")
         except zmq.ZMQError as error:
             self.gone.add(node)
-            raise TransportError(f"node {node} is gone: connection reset ({error})") from error
+            raise TransportError(
+                f"the connection to node {node} is broken: connection reset ({error})"
+            ) from error
 
     def deliver(self, node: int, message: Message) -> None:
-        """Send, and return when the receiver has acknowledged.
+        """Send a message and return when the receiver has acknowledged it.
 
         Raises:
-            TransportError: the node is gone, or did not acknowledge in time.
+            TransportError: the connection is broken, or no acknowledgement came in time.
         """
         number = self.send(node, message)
         deadline_s = time.monotonic() + self.plan.timeout_s
@@ -150,22 +157,28 @@ class Endpoint:
             self._require(node)
             if not self._poll(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
                 raise TransportError(
-                    f"node {node} did not acknowledge within {self.plan.timeout_s:g} s"
+                    f"node {node} did not acknowledge a message within {self.plan.timeout_s:g} s"
                 )
         if (node, number) in self._given_up:
-            raise TransportError(f"node {node} is gone: connection reset by peer")
+            raise TransportError(
+                f"the connection to node {node} is broken: connection reset by peer"
+            )
 
     def acknowledged(self, node: int, number: int) -> bool:
-        """Whether a node has said that the message of this number has come (see `send`)."""
+        """Return whether a node has acknowledged the message with this number (see `send`)."""
         return (node, number) not in self._unacknowledged
 
     def wake(self) -> None:
-        """End the waiting of `take`; alone of all methods, any thread may call it."""
+        """End a wait in `take`; the only method that any thread may call."""
         os.eventfd_write(self._bell, 1)
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all that was sent to those who are still there is acknowledged, at most so
-        long; what comes meanwhile stays to be taken.
+        """Wait until all messages to connected nodes are acknowledged, or until a timeout.
+
+        Messages that arrive meanwhile are kept for `take`.
+
+        Args:
+            timeout_s: longest wait in seconds.
         """
         deadline_s = time.monotonic() + timeout_s
         while (
@@ -175,11 +188,10 @@ class Endpoint:
             self._poll(deadline_s - time.monotonic())
 
     def receive(self) -> Message:
-        """The next message, from whomever.
+        """Return the next message from any node.
 
         Raises:
-            TransportError: none came in time, or the only node that this one is connected to is
-                gone.
+            TransportError: no message came in time, or the connection to a node is broken.
         """
         deadline_s = time.monotonic() + self.plan.timeout_s
         while (message := self.take(deadline_s - time.monotonic())) is None:
@@ -187,32 +199,34 @@ class Endpoint:
                 self._require(node)
             if time.monotonic() > deadline_s:
                 raise TransportError(
-                    f"node {self.plan.node} heard nothing for {self.plan.timeout_s:g} s"
+                    f"node {self.plan.node} received no message for {self.plan.timeout_s:g} s"
                 )
         return message
 
     def take(self, timeout_s: float = 0.0) -> Message | None:
-        """The next message, waiting for it at most so long; None where there is none, or where a
-        node went.
+        """Return the next message, waiting at most `timeout_s` seconds for it.
+
+        The result is None if there is no message, or if the wait ended because a connection broke.
         """
-        self._poll(0.0)  # what has arrived is acknowledged before what came earlier is worked on
+        # Acknowledge what has arrived before the caller works on an earlier message.
+        self._poll(0.0)
         if not self._inbox:
             self._poll(timeout_s)
         return self._inbox.popleft() if self._inbox else None
 
     @property
     def departed(self) -> frozenset[int]:
-        """Nodes that are gone and of whom nothing is left to be taken."""
+        """Nodes with a broken connection and no message left to take."""
         return frozenset(self.gone - {message.sender for message in self._inbox})
 
     def _require(self, node: int) -> None:
         if node in self.gone:
-            raise TransportError(f"node {node} is gone: connection reset by peer")
+            raise TransportError(
+                f"the connection to node {node} is broken: connection reset by peer"
+            )
 
     def _poll(self, timeout_s: float) -> bool:
-        """Take from the network what there is, waiting for something; whether there was
-        anything.
-        """
+        """Process all that arrived, waiting for the first; return whether anything arrived."""
         ready = self._poller.poll(math.ceil(max(0.0, timeout_s) * 1e3))
         for found, _ in ready:
             if found == self._bell:
@@ -239,40 +253,41 @@ class Endpoint:
             self._accept(unpack(frames[0].bytes, payload, sender))
 
     def _admit(self, node: int, identity: bytes, descriptor: int) -> None:
-        """A node speaks over a connection that it has not used before: what comes late over an
-        older one is not heard any more.
-        """
+        """Accept a node's new connection, and ignore late messages of its older one."""
+        # Events so far are about the previous connection with this descriptor. Process them first.
         if self._door_monitor is not None:
-            self._note_severed(
-                self._door_monitor
-            )  # all told so far of this descriptor is about whoever had it before
+            self._note_severed(self._door_monitor)
         for monitor in [each for each, called in self._monitors.items() if called == node]:
             self._note_severed(monitor)
         if node in self._identities:
             self._replaced.add(self._identities[node])
             self._give_up(node)
         self._identities[node] = identity
+        # A monitor reports a lost connection by its descriptor only, so remember whose it is.
         self._descriptors[descriptor] = node, identity
         self.gone.discard(node)
 
     def _give_up(self, node: int) -> None:
-        """What was sent over a connection that is no more will not be acknowledged, be there
-        another or not.
+        """Mark all unacknowledged messages to a node as lost.
+
+        Messages sent over a broken connection are never acknowledged, even after a new connection.
         """
         lost = {each for each in self._unacknowledged if each[0] == node}
         self._unacknowledged -= lost
         self._given_up |= lost
 
     def _accept(self, message: Message) -> None:
+        """Acknowledge a message and keep it for `take`."""
         if message.kind == ACKNOWLEDGEMENT:
             self._unacknowledged.discard((message.sender, message.number))
             return
         self.received_bytes[message.sender] += message.payload_bytes
-        with suppress(TransportError):  # who is gone by now wants none
+        with suppress(TransportError):  # a sender that is gone by now needs no acknowledgement
             self._put(message.sender, pack(Message(ACKNOWLEDGEMENT), message.number))
         self._inbox.append(message)
 
     def _note_severed(self, monitor: zmq.Socket[bytes]) -> None:
+        """Update the set of broken connections from a monitor's events."""
         while monitor.poll(0):
             event, called = recv_monitor_message(monitor), self._monitors[monitor]
             if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -287,21 +302,21 @@ class Endpoint:
                     self._give_up(node)
 
     def under_way_ns(self, node: int) -> int:
-        """How long this process has had bytes on their way to a node's machine that its kernel had
-        not acknowledged, all in all.
+        """Return the total time with bytes in flight to a node's machine, in ns.
 
-        Neither how quickly the two processes are counts in it, nor time in which the receiver's
-        took nothing from its kernel.
+        This is the time in which this process's kernel waited for acknowledgements. It does not
+        depend on the speed of the two processes, and it excludes the time in which the receiver's
+        window was full.
 
         Raises:
-            PrerequisiteError: this machine's kernel does not tell.
+            PrerequisiteError: this machine's kernel does not report it.
         """
         machine = socket.inet_aton(self.plan.addresses[node].rpartition(":")[0])
         connections = [each for each in list_own_connections() if each.dst == machine]
         return sum(each.busy_us - each.rwnd_limited_us for each in connections) * 1000
 
     def close(self) -> None:
-        """Close the sockets once what was sent is out, or after a second."""
+        """Close the sockets after all messages are sent, or after one second."""
         if self._authenticator is not None:
             self._authenticator.stop()
         for each in (*self._called.values(), *((self._door,) if self._door is not None else ())):
@@ -320,11 +335,11 @@ class Endpoint:
 
 
 class _Ring:
-    """The keys that are let in (what ZAP's authenticator asks)."""
+    """Set of accepted public keys, for ZeroMQ's authenticator (ZAP)."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = frozenset(key.encode() for key in keys)
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Whether the holder of this public key is one of this run's nodes."""
+        """Return whether a public key belongs to a node of this run."""
         return key in self._keys

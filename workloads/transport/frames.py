@@ -1,4 +1,4 @@
-"""A message as bytes: a header of whole numbers, and perhaps one tensor as it lies in memory."""
+"""Byte format of a message: a header of integers and at most one tensor as it lies in memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     import torch
 
 ACKNOWLEDGEMENT = 0
-"""The kind of the messages that the transport itself sends; strategies number theirs from 1."""
+"""Kind of the messages that the transport itself sends; strategies number their kinds from 1."""
 
 _HEADER = struct.Struct("<BbIqH")
+"""Layout of the header: kind, code of the tensor's type, number, version, count of values."""
 _NONE = -1
 _VALUES = tuple(struct.Struct(f"<{count}q") for count in range(17))
 
@@ -23,12 +24,12 @@ class Message:
     """Message from one node to another.
 
     Attributes:
-        kind: what it is, as the strategy numbers it, from 1.
-        version: of the model that it carries or is about.
-        values: further whole numbers, sixteen at most.
-        tensor: of one dimension, in the host's memory.
-        sender: the node that it came from, as its key proves.
-        number: the sender's count of it.
+        kind: kind of message; each strategy numbers its own kinds from 1.
+        version: version of the model that the message carries or refers to.
+        values: further integers, at most sixteen.
+        tensor: tensor of one dimension in the host's memory; None for none.
+        sender: node that sent the message, as its key proves.
+        number: number of the message, counted by the sender.
     """
 
     kind: int
@@ -40,13 +41,14 @@ class Message:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the tensor."""
+        """Size of the tensor in bytes."""
         return 0 if self.tensor is None else self.tensor.numel() * self.tensor.element_size()
 
 
 def pack(message: Message, number: int) -> list[bytes | memoryview]:
-    """The frames of a message; the tensor's memory is not copied, and must stay as it is until the
-    message is acknowledged.
+    """Return the frames of a message.
+
+    The tensor's memory is not copied and must not change until the message is acknowledged.
     """
     import torch
 
@@ -70,12 +72,13 @@ def unpack(header: bytes, payload: bytearray | memoryview | None, sender: int) -
         if payload is None
         else torch.frombuffer(payload, dtype=_list_tensor_types()[tensor_kind])
     )
+    # The tensor shares the memory of the received frame.
     return Message(kind, version, values, tensor, sender, number)
 
 
 @cache
 def _list_tensor_types() -> tuple[torch.dtype, ...]:
-    """Return the types of tensors that messages carry, in the order of their numbers."""
+    """Return the types of tensors that messages carry, in the order of their codes."""
     import torch
 
     return (

@@ -1,9 +1,8 @@
-"""Asks a kernel for its established TCP connections by netlink (sock_diag(7)), which needs no
-privilege.
+"""Established TCP connections of a kernel, read by netlink (sock_diag(7)) without privileges.
 
-Plain structs instead of a netlink library: a sampler that runs beside the training must cost next
-to nothing. Layouts are those of `linux/inet_diag.h` and of `struct tcp_info` in `linux/tcp.h`, to
-which kernels only append.
+Plain structs replace a netlink library, because a sampler that runs beside the training must cost
+almost nothing. Layouts are those of `linux/inet_diag.h` and of `struct tcp_info` in `linux/tcp.h`,
+to which kernels only append.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from laggard.core.errors import PrerequisiteError
 NETLINK_SOCK_DIAG = 4
 
 _SOCK_DIAG_BY_FAMILY = 20
+# NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH
 _NLM_F_REQUEST_DUMP = 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _INET_DIAG_INFO = 2
@@ -35,16 +35,26 @@ _MESSAGE_BYTES = 72
 _INODE = struct.Struct("=68xI")
 _ATTRIBUTE = struct.Struct("=HH")
 _INFO_HEAD = struct.Struct("=7xB36xI20xI28xI")
-"""delivery_rate_app_limited (bit 0), last_data_sent, rtt, total_retrans: to byte 104."""
+"""Layout of bytes 0 to 104: delivery_rate_app_limited (bit 0), last_data_sent, rtt,
+total_retrans."""
 _INFO_TAIL = struct.Struct("=Q20xI8xQQQQ")
-"""From byte 120: bytes_acked, min_rtt, delivery_rate, busy_time, rwnd_limited, sndbuf_limited."""
+"""Layout from byte 120: bytes_acked, min_rtt, delivery_rate, busy_time, rwnd_limited,
+sndbuf_limited."""
 _INFO_TAIL_AT = 120
 _INFO_BYTES = _INFO_TAIL_AT + _INFO_TAIL.size
 
 
 class TcpConnection(NamedTuple):
-    """One end of a connection; times in the unit of the name, the delivery rate in bytes per
-    second; the inode is its socket's.
+    """One end of an established TCP connection.
+
+    Attributes:
+        inode: inode of the connection's socket.
+        delivery_rate_bytes_per_s: rate of delivery in bytes per second.
+        app_limited: whether that rate was limited by the application.
+        last_send_ms: time since data was last sent.
+        busy_us: time with unacknowledged data.
+        rwnd_limited_us: part of `busy_us` limited by the receiver's window.
+        sndbuf_limited_us: part of `busy_us` limited by the send buffer.
     """
 
     inode: int
@@ -65,14 +75,15 @@ class TcpConnection(NamedTuple):
 
 
 def open_in_namespace(namespace: Path | None) -> socket.socket:
-    """A socket to the kernel's diagnosis of one network namespace; it keeps to that namespace for
-    ever.
+    """Open a netlink socket that lists the connections of one network namespace.
+
+    The socket stays in that namespace, whichever the caller is in later.
 
     Args:
-        namespace: its file; None for the caller's own.
+        namespace: path of the namespace; None for the caller's own.
 
     Raises:
-        PrerequisiteError: the namespace cannot be entered, or the kernel has no such diagnosis.
+        PrerequisiteError: the namespace cannot be entered, or the kernel lacks sock_diag.
     """
     try:
         with nullcontext() if namespace is None else linux.inside_network(namespace):
@@ -82,17 +93,17 @@ def open_in_namespace(namespace: Path | None) -> socket.socket:
     except OSError as error:
         where = "here" if namespace is None else f"in {namespace}"
         raise PrerequisiteError(
-            f"TCP connections {where} cannot be asked for: {error}", "modprobe tcp_diag"
+            f"cannot query TCP connections {where}: {error}", "modprobe tcp_diag"
         ) from error
     diagnosis.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     return diagnosis
 
 
 def list_connections(diagnosis: socket.socket) -> Iterator[TcpConnection]:
-    """The established IPv4 connections of the socket's namespace, as its kernel sees them now.
+    """Yield the established IPv4 connections of the socket's namespace.
 
     Raises:
-        PrerequisiteError: the kernel refuses.
+        PrerequisiteError: the kernel refuses the request.
     """
     request = _REQUEST.pack(
         socket.AF_INET, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, 1 << _TCP_ESTABLISHED
@@ -117,14 +128,15 @@ def list_connections(diagnosis: socket.socket) -> Iterator[TcpConnection]:
             connection = _parse_connection(answer, offset + _HEADER.size, offset + length)
             if connection is not None:
                 yield connection
+            # Netlink messages are padded to multiples of four bytes.
             offset += (length + 3) & ~3
 
 
 def list_own_connections() -> tuple[TcpConnection, ...]:
-    """This process's own, of its network namespace.
+    """Return the connections of this process in its network namespace.
 
     Raises:
-        PrerequisiteError: the kernel refuses.
+        PrerequisiteError: the kernel refuses the request.
     """
     with open_in_namespace(None) as diagnosis:
         found = tuple(list_connections(diagnosis))
@@ -133,9 +145,10 @@ def list_own_connections() -> tuple[TcpConnection, ...]:
 
 
 def _own_inodes() -> frozenset[int]:
+    """Return the inodes of this process's sockets."""
     inodes = set()
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # one that was closed meanwhile
+        with suppress(FileNotFoundError):  # the descriptor was closed meanwhile
             link = str(descriptor.readlink())
             if link.startswith("socket:["):
                 inodes.add(int(link[8:-1]))
@@ -143,6 +156,7 @@ def _own_inodes() -> frozenset[int]:
 
 
 def _parse_connection(answer: bytes, offset: int, end: int) -> TcpConnection | None:
+    """Parse one entry of the reply; None if it has no usable `tcp_info`."""
     src_port, dst_port, src, dst = _MESSAGE.unpack_from(answer, offset)
     (inode,) = _INODE.unpack_from(answer, offset)
     offset += _MESSAGE_BYTES

@@ -1,5 +1,7 @@
-"""Keys of one run: made by the controller, told to each process over the private pipe that it is
-started through, on another machine over that one's SSH session before, and never written down.
+"""Keys of one run, made by the controller and never written to disk.
+
+Each process gets its keys through the private pipe that starts it. On another machine, they travel
+over that machine's SSH session first.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from laggard.workloads.transport.plan import EndpointPlan
 
 
 def make_endpoints(addresses: Sequence[str], timeout_s: float) -> tuple[EndpointPlan, ...]:
-    """The plans of all nodes, each with a new key pair.
+    """Return the plans of all nodes, each with a new key pair.
 
     Args:
-        addresses: of all nodes, `address:port`.
+        addresses: addresses of all nodes, `address:port`.
         timeout_s: real seconds after which a node that does not answer is an error.
     """
     import zmq

@@ -1,4 +1,4 @@
-"""Plan of one process's place in the exchange of messages; pure."""
+"""Plan of one process's endpoint in the exchange of messages; pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ Backend = Literal["gloo", "nccl"]
 """Library that carries the collectives."""
 
 FIRST_PORT = 28400
-"""A node listens on this port plus its number."""
+"""Port of node 0; a node listens on this port plus its number."""
 
 
 class EndpointPlan(BaseModel):
-    """One node's place in the exchange. Nodes are the ranks, by their number, and after them the
-    server, if there is one.
+    """Plan of one node's endpoint.
+
+    The nodes are the ranks, with their numbers, and then the server, if there is one.
 
     Attributes:
-        node: its number.
-        addresses: of all nodes, `address:port` on the experiment network.
-        public_keys: of all nodes, and nobody else is listened to (CURVE, Z85).
-        secret_key: the node's own.
+        node: number of the node.
+        addresses: addresses of all nodes, `address:port` on the experiment network.
+        public_keys: public keys of all nodes; no other key is accepted (CURVE, Z85).
+        secret_key: secret key of this node.
         timeout_s: real seconds after which a node that does not answer is an error.
     """
 

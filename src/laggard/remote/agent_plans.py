@@ -1,4 +1,4 @@
-"""What each node's agent is told: pure."""
+"""Plan of every node's agent; pure functions without I/O."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from laggard.workloads.transport.plan import EndpointPlan
 
 RENDEZVOUS_PORT = 28320
 MESSAGE_TIMEOUT_S = 300.0
-"""After which a rank or a server that does not answer another is an error, as a collective is that
-does not move."""
+"""Seconds without an answer after which a rank or a server reports an error. A collective that
+does not move has the same limit."""
 
 
 def plan_agents(
     scenario: Scenario, provisioned: ProvisionedNodes, run_id: str
 ) -> Mapping[str, AgentPlan]:
-    """The plan of every node's agent, by its host's name.
+    """Return the plan of every node's agent, by host name.
 
     Args:
-        scenario: with the hosts' real addresses.
-        provisioned: the machines.
-        run_id: names the run's folder on the nodes.
+        scenario: scenario with the real addresses of its hosts.
+        provisioned: machines that are ready to run workers.
+        run_id: identifier that names the run's folder on the nodes.
 
     Raises:
-        InputError: a node has GPUs, and more ranks than those.
+        InputError: a node has GPUs, but fewer than ranks.
     """
     folders = {name: f"{node.runs}/{run_id}-{name}" for name, node in provisioned.nodes.items()}
     gpus = {name: facts.usable_gpus for name, facts in provisioned.facts.items()}
@@ -51,8 +51,9 @@ def plan_agents(
 
 
 def find_evaluator_host(scenario: Scenario) -> str:
-    """Where the training is evaluated, and its end decided: beside the server, or else the first
-    rank.
+    """Return the host that evaluates the training and decides its end.
+
+    It is the server's host, or the first rank's if the strategy has no server.
     """
     if scenario.workload.strategy.uses_server:
         return place_server(scenario.workload.placement, scenario.hosts).name
@@ -65,8 +66,13 @@ def build_agent_plans(
     gpus: Mapping[str, int],
     endpoints: Sequence[EndpointPlan] = (),
 ) -> Mapping[str, AgentPlan]:
-    """As `plan_agents`, of the run's folder and the number of GPUs of every node, and of all places
-    in the exchange of messages, if there is one.
+    """Build the agents' plans from values alone, for `plan_agents`.
+
+    Args:
+        scenario: scenario with the real addresses of its hosts.
+        folders: folder of the run on each node, by host name.
+        gpus: number of usable GPUs of each node, by host name.
+        endpoints: endpoints of all ranks and the server; empty if the strategy sends no messages.
     """
     head, evaluates = scenario.ranks[0], find_evaluator_host(scenario)
     rendezvous_url = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
@@ -82,6 +88,7 @@ def build_agent_plans(
             init_method=rendezvous_url,
             drives=drives,
         )
+        # Each node has its own start barrier, so the ranks' openings come through the relay.
         workers = on_devices(
             [worker.model_copy(update={"relayed": True}) for worker in workers], gpus
         )
@@ -106,7 +113,7 @@ def build_agent_plans(
 
 
 def _find_limited_hosts(scenario: Scenario) -> frozenset[str]:
-    """Hosts whose workers do not have a whole core all the time."""
+    """Return the hosts whose workers have less than a whole core, at least temporarily."""
     changed = {
         target
         for change in scenario.changes

@@ -1,6 +1,4 @@
-"""The agents of all nodes, as the controller sees them: ask one, ask all, hear what they tell
-unasked.
-"""
+"""Controller's access to the agents of all nodes: requests, replies and unrequested messages."""
 
 from __future__ import annotations
 
@@ -39,17 +37,20 @@ from laggard.workloads.coordination.progress_relay import (
 )
 
 KEEPALIVE_INTERVAL_S = 2.0
+"""Seconds between two signs of life of the controller, well below an agent's
+`AgentPlan.lease_s`."""
 _POLL_SLICE_S = 0.005
-"""How long one thread listens at a time, so that another need not wait for it."""
+"""Longest time for which one thread holds the lock while it waits for messages, in seconds.
+Another thread waits no longer than this."""
 
 SILENCE_TIMEOUT_S = 15.0
-"""An agent tells of its ranks twice a second: one that is silent for so long is lost, or its node
-is."""
+"""Silence after which an agent or its node counts as lost, in seconds. Agents send heartbeats
+twice a second."""
 
 
 @dataclass(frozen=True)
 class AgentEvent:
-    """A message that nobody asked for."""
+    """Message that an agent sent without a request."""
 
     host: str
     message: AgentMessage
@@ -57,14 +58,17 @@ class AgentEvent:
 
 @dataclass
 class AgentPool:
-    """All agents of a run.
+    """Agents of all nodes of a run.
+
+    Several threads may send requests and wait for replies: the scheduler of timed events changes
+    nodes while the main thread watches the training.
 
     Args:
-        processes: their SSH sessions.
-        plans: what each is told, by host.
-        barrier_hub: which agents receive whose barrier updates.
-        progress_hub: and whose progress updates.
-        logs: folder for what agents send of their logs.
+        processes: SSH sessions of the agents.
+        plans: plan of every agent, by host name.
+        barrier_hub: router of barrier updates between agents.
+        progress_hub: router of progress updates between agents.
+        logs: folder for the parts of their logs that agents send.
     """
 
     processes: RemoteProcesses
@@ -85,7 +89,7 @@ class AgentPool:
     _lost: dict[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Start the agents and give each its plan."""
+        """Start the agents and send each its plan."""
         self.processes.start()
         for host, plan in self.plans.items():
             self.processes.write(host, format_line(plan))
@@ -93,7 +97,7 @@ class AgentPool:
     def send_request(
         self, host: str, operation: str, argument: Mapping[str, JsonValue] | None = None
     ) -> int:
-        """Ask one agent to do something; returns the number to wait for the answer with."""
+        """Send a request to one agent and return its number, for `wait_for_reply`."""
         number = next(self._numbers)
         self._request_hosts[number] = host
         self.processes.write(
@@ -105,10 +109,10 @@ class AgentPool:
         return number
 
     def wait_for_reply(self, number: int, timeout_s: float) -> JsonValue:
-        """The result of a request.
+        """Return the result of a request, waiting until it arrives.
 
         Raises:
-            DeploymentError: the agent could not do it, is gone, or did not answer within
+            DeploymentError: the agent reported an error, was lost, or did not answer within
                 `timeout_s` seconds.
         """
         host, deadline_s = self._request_hosts[number], time.monotonic() + timeout_s
@@ -117,7 +121,8 @@ class AgentPool:
                 raise DeploymentError(self._lost[host])
             if time.monotonic() > deadline_s:
                 raise DeploymentError(
-                    f"{host}: no answer for {timeout_s:g} s; is the node still there?"
+                    f"{host}: no reply to a request within {timeout_s:g} s — check that the node"
+                    " is up and reachable by SSH"
                 )
             self._receive(_POLL_SLICE_S)
         answer = self._replies.pop(number)
@@ -134,7 +139,7 @@ class AgentPool:
         argument: Mapping[str, JsonValue] | None = None,
         timeout_s: float = 60.0,
     ) -> JsonValue:
-        """Ask one agent, and wait for its answer; raises as `wait_for_reply` does."""
+        """Send a request to one agent and return its result; raises as `wait_for_reply` does."""
         return self.wait_for_reply(self.send_request(host, operation, argument), timeout_s)
 
     def call_all(
@@ -143,19 +148,30 @@ class AgentPool:
         arguments: Mapping[str, Mapping[str, JsonValue]] | None = None,
         timeout_s: float = 60.0,
     ) -> dict[str, JsonValue]:
-        """Ask all agents (or those that `arguments` names) at once, and wait for all answers."""
+        """Send a request to several agents at once and return all results, by host name.
+
+        Args:
+            operation: name of the request.
+            arguments: argument for each host; only these hosts get the request. All hosts get it,
+                without an argument, if this is None.
+            timeout_s: longest wait for each reply.
+
+        Raises:
+            DeploymentError: as in `wait_for_reply`.
+        """
+        chosen = dict.fromkeys(self.plans) if arguments is None else arguments
         pending = {
-            host: self.send_request(host, operation, (arguments or {}).get(host))
-            for host in arguments or self.plans
+            host: self.send_request(host, operation, argument) for host, argument in chosen.items()
         }
         return {host: self.wait_for_reply(number, timeout_s) for host, number in pending.items()}
 
     def poll_events(self, timeout_s: float) -> Sequence[AgentEvent]:
-        """What agents have told unasked since the last call, waiting at most `timeout_s` seconds
-        for the first.
+        """Return the unrequested messages since the last call, waiting for the first if necessary.
+
+        The wait ends after `timeout_s` seconds.
 
         Raises:
-            DeploymentError: an agent is gone or silent.
+            DeploymentError: an agent is lost or silent.
         """
         deadline_s = time.monotonic() + timeout_s
         self._receive(0.0)
@@ -167,23 +183,26 @@ class AgentPool:
         return events
 
     def expect_heartbeats(self) -> None:
-        """From now on agents are expected to tell of their ranks all the time."""
+        """Require heartbeats from all agents from now on."""
         self._last_message_s = dict.fromkeys(self.plans, time.monotonic())
         self._expects_heartbeats = True
 
     def tolerate_losses(self) -> None:
-        """From now on the loss of an agent is told only to who asks it for something: what is left
-        is to be brought home.
+        """Report the loss of an agent only to callers that request something of it, from now on.
+
+        The remaining agents' data can then still be fetched.
         """
         self._expects_heartbeats, self._tolerates_losses, self._failure = False, True, None
 
     def send_update(self, host: str, update: BarrierUpdate | ProgressUpdate) -> None:
-        """Send an update to one agent."""
+        """Send an update of the start barrier or the progress board to one agent."""
         self.processes.write(host, format_line(update))
 
     def _receive(self, timeout_s: float) -> None:
-        """Take in all that has come; any thread's listening serves all, and what ends the run is
-        told to each.
+        """Process all messages that have arrived.
+
+        Each thread that waits for messages also processes those for other threads. An error that
+        ends the run is raised in every thread.
         """
         with self._lock:
             if self._failure is not None:
@@ -213,7 +232,9 @@ class AgentPool:
         host = line_event.machine
         if line_event.line is None:
             self._mark_lost(
-                host, f"{host}: its agent is gone{_format_last_words(line_event.last_words)}"
+                host,
+                f"{host}: the connection to its agent was closed"
+                f"{_format_last_words(line_event.last_words)}",
             )
             return
         self._last_message_s[host] = time.monotonic()
@@ -252,12 +273,12 @@ class AgentPool:
         ]
         if silent:
             reason = (
-                f"{', '.join(silent[:5])}: nothing heard for {SILENCE_TIMEOUT_S:g} s — the node, or"
-                " the way to it, is gone"
+                f"{', '.join(silent[:5])}: no message for {SILENCE_TIMEOUT_S:g} s — check that the"
+                " node is up and reachable by SSH"
             )
             self._lost |= dict.fromkeys(silent, reason)
             raise DeploymentError(reason)
 
 
 def _format_last_words(words: str) -> str:
-    return f"; its last words:\n{words}" if words else ""
+    return f"; its last error output:\n{words}" if words else ""

@@ -1,6 +1,4 @@
-"""`laggard destroy`: what killed runs left on a remote testbed is given back, and their records say
-so.
-"""
+"""`laggard destroy`: release of nodes that killed runs still hold, and update of their records."""
 
 from __future__ import annotations
 
@@ -15,19 +13,24 @@ from laggard.run_folder.store import RECORD_FILE, list_runs, load_record
 
 
 class DestroyReport(Record):
-    """What was found, and what became of it."""
+    """Jobs that were found, and whether they were released.
+
+    Attributes:
+        released: jobs whose release the testbed confirmed.
+        held: jobs that may still hold nodes.
+    """
 
     released: tuple[ReservedJob, ...]
     held: tuple[ReservedJob, ...]
 
     def to_json(self) -> str:
-        """For machines."""
+        """Return the report as indented JSON."""
         return json.dumps(self.model_dump(mode="json"), indent=2)
 
     def text(self) -> str:
-        """For people."""
+        """Return the report as text for a terminal."""
         if not self.released and not self.held:
-            return "nothing is held on a testbed"
+            return "no testbed holds any nodes for these runs"
         lines = [f"released job {job.job_id} at {job.site} ({job.name})" for job in self.released]
         for name, testbed in REMOTE_TESTBEDS.items():
             if held := [job for job in self.held if job.testbed == name]:
@@ -36,17 +39,17 @@ class DestroyReport(Record):
 
 
 def list_unreleased_jobs(record: RunRecord) -> tuple[ReservedJob, ...]:
-    """Jobs that a run may still hold; a run that is going on needs its own."""
+    """Return the jobs that a run may still hold; a running run has none, since it needs its own."""
     return (
         () if record.status == "running" else tuple(job for job in record.jobs if not job.released)
     )
 
 
 def destroy_run(folder: Path) -> DestroyReport:
-    """Release what one run holds, by its record and by its name on the testbed.
+    """Release the jobs of one run, found by its record and by its name on the testbed.
 
     Raises:
-        LaggardError: the testbed's API refuses the user, or does not answer at all.
+        LaggardError: the testbed's API refuses the user, or does not answer.
     """
     record = load_record(folder)
     testbed = REMOTE_TESTBEDS.get(record.testbed)
@@ -61,10 +64,10 @@ def destroy_run(folder: Path) -> DestroyReport:
 
 
 def destroy_runs(runs: Path) -> DestroyReport:
-    """Release what any run of a folder of runs still holds.
+    """Release the jobs that any run in a folder of runs still holds.
 
     Raises:
-        LaggardError: as `destroy_run`.
+        LaggardError: as in `destroy_run`.
     """
     records = [
         (record, folder) for record, folder in list_runs(runs) if list_unreleased_jobs(record)
@@ -77,6 +80,8 @@ def destroy_runs(runs: Path) -> DestroyReport:
 
 
 def _update_record(folder: Path, record: RunRecord, after: Sequence[ReservedJob]) -> None:
+    """Merge the jobs after the release into the record of the run."""
+    # The job number is no key: a job is recorded with number 0 before it is reserved.
     known = {(job.site, job.name): job for job in record.jobs}
     known |= {(job.site, job.name): job for job in after}
     updated = record.model_copy(update={"jobs": tuple(known.values())})

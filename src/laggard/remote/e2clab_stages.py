@@ -1,6 +1,4 @@
-"""What the user's own E2Clab files ask for beside training: services, managers, and the three
-stages of the workflow.
-"""
+"""Services, managers and workflow stages of the user's own E2Clab files, beside training."""
 
 from __future__ import annotations
 
@@ -19,16 +17,16 @@ from laggard.scenario.load import Scenario
 
 @dataclass(frozen=True)
 class E2clabStages:
-    """The stages of one run, through E2Clab's own classes.
+    """Workflow stages of one run, executed by E2Clab's own classes.
 
     Attributes:
-        scenario: what is run.
-        provisioned: its machines.
-        journal: of the run.
-        app_conf: the set of variables of `workflow_env.yaml` that plays see; None for none.
-        services: as E2Clab deployed them.
-        managers: those that run.
-        workspace: where EnOSlib writes its playbooks.
+        scenario: scenario of the run.
+        provisioned: machines of the run.
+        journal: journal of the run.
+        app_conf: name of the variable set of `workflow_env.yaml` that plays use; None for none.
+        services: services that E2Clab deployed.
+        managers: managers that are running.
+        workspace: folder in which EnOSlib writes its playbooks.
     """
 
     scenario: Scenario
@@ -40,7 +38,7 @@ class E2clabStages:
     workspace: Path
 
     def run(self, stage: Stage) -> None:
-        """Run the workflow's tasks of a stage; a workflow without any costs nothing.
+        """Run the workflow's tasks of one stage; without such tasks, do nothing.
 
         Raises:
             DeploymentError: a task failed or a host could not be reached.
@@ -65,12 +63,13 @@ class E2clabStages:
 def deploy_e2clab_stages(
     scenario: Scenario, provisioned: ProvisionedNodes, journal: Journal, app_conf: str | None
 ) -> Iterator[E2clabStages]:
-    """Deploy services and managers; the managers' data comes home, and they are removed, at the
-    end.
+    """Deploy services and managers, and fetch the managers' data at the end.
+
+    The managers are removed when the context ends.
 
     Raises:
-        DeploymentError: a service or a manager could not be deployed, or its data did not come
-            home.
+        DeploymentError: a service or a manager could not be deployed, or a manager's data could
+            not be fetched.
     """
     workspace = journal.folder.path / "workflow"
     workspace.mkdir(exist_ok=True)

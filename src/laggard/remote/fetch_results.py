@@ -1,4 +1,4 @@
-"""What a training left on its nodes comes home, and becomes the tables of the run folder."""
+"""Fetch of a training's files from its nodes, and their conversion to the run folder's tables."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FetchedResults:
-    """What came home.
+    """Results that were fetched from the nodes.
 
     Attributes:
-        has_begun: whether the first step did.
-        done: what rank 0, the coordinator or the server said of the end; None where it did not come
-            to it.
-        missing_hosts: hosts whose data did not come home, with where it lies.
+        has_begun: whether the first step began.
+        done: content of `done.json`, written by rank 0, the coordinator or the server; None if
+            training did not reach its end.
+        missing_hosts: folder of the run on each node whose data was not fetched, by host name.
     """
 
     has_begun: bool
@@ -49,7 +49,12 @@ class FetchedResults:
 
 @dataclass(frozen=True)
 class FetchConfig:
-    """How files come home: what sftp reads, and each node's Python."""
+    """Access to the nodes' files.
+
+    Attributes:
+        ssh_config: configuration file for sftp and ssh.
+        pythons: path of the Python interpreter on each node, by host name.
+    """
 
     ssh_config: Path
     pythons: Mapping[str, str]
@@ -58,14 +63,15 @@ class FetchConfig:
 def fetch_results(
     scenario: Scenario, agent_pool: AgentPool, run_folder: Path, config: FetchConfig
 ) -> FetchedResults:
-    """Fetch all nodes' files and write the tables; a node that cannot be reached is left out and
-    told in the log.
+    """Fetch all nodes' files and write the tables of the run folder.
+
+    A node that cannot be reached is left out and reported in the log.
 
     Args:
-        scenario: what was run.
-        agent_pool: the agents.
-        run_folder: gets the tables, the logs, and the checkpoint.
-        config: home.
+        scenario: scenario of the run.
+        agent_pool: agents of all nodes.
+        run_folder: folder that gets the tables, the logs and the checkpoint.
+        config: access to the nodes' files.
     """
     from laggard.workloads.plan import sampled_hosts
     from laggard.workloads.tracing.collect import Source, collect_from
@@ -88,6 +94,7 @@ def fetch_results(
     if evaluated != head and evaluated in fetched:
         _merge_evaluator_output(WorkerOutputDir(fetched[evaluated] / "workers"), output_dir)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
+    # The head comes first: `collect_from` reads the start time and the evaluations from it.
     ordered = [head, *(name for name in fetched if name != head)]
     ranks = {
         name: tuple(i for i, host in enumerate(scenario.ranks) if host.name == name)
@@ -105,14 +112,16 @@ def fetch_results(
     if output_dir.checkpoint.exists():
         shutil.copy(output_dir.checkpoint, run_folder / output_dir.checkpoint.name)
     done = json.loads(output_dir.done.read_bytes()) if output_dir.done.exists() else None
-    done = done or None  # one that is empty only told the link sampler that it was over
+    # An empty `done.json` comes from the agent, which writes it to end the link sampler.
+    done = done or None
     shutil.rmtree(fetched_folder)
     return FetchedResults(has_begun=True, done=done, missing_hosts=missing)
 
 
 def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -> None:
-    """What was written where the training was evaluated lies with what rank 0 wrote, as if it had
-    been one machine.
+    """Copy the files of the evaluator's node to the folder of rank 0's node.
+
+    The result looks as if one machine had written both.
     """
     head.done.unlink(missing_ok=True)
     for evaluator_path, head_path in (
@@ -124,8 +133,9 @@ def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -
 
 
 def _write_traffic_counters(sources: Sequence[Source], nodes: int, run_folder: Path) -> None:
-    """What all processes say that they sent, beside what links carried; not of a training that did
-    not come to its end.
+    """Add the bytes that every process sent to `counters.json`, beside the counters of the links.
+
+    The file is missing if training did not reach its end; then this does nothing.
     """
     from laggard.workloads.tracing.traffic import read_traffic
 
@@ -141,18 +151,19 @@ def _write_traffic_counters(sources: Sequence[Source], nodes: int, run_folder: P
 
 
 def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Path) -> bool:
+    """Fetch one node's files; return False, with a warning in the log, if that fails."""
     try:
         _finalize_node_clock(name, agent_pool)
         files = _request_manifest(name, agent_pool, config)
         fetch_files(name, config.ssh_config, agent_pool.plans[name].folder, files, into)
     except LaggardError as error:
-        _log.warning("not collected: %s", error)
+        _log.warning("could not fetch the data of a node: %s", error)
         return False
     return True
 
 
 def _finalize_node_clock(name: str, agent_pool: AgentPool) -> None:
-    """Compare clocks for the last time; a node that cannot has what it has."""
+    """Compare the node's clock a last time; if that fails, the earlier exchanges must do."""
     try:
         agent_pool.call(name, "finalize_clock", timeout_s=_MANIFEST_TIMEOUT_S)
     except LaggardError as error:
@@ -162,7 +173,10 @@ def _finalize_node_clock(name: str, agent_pool: AgentPool) -> None:
 def _request_manifest(
     name: str, agent_pool: AgentPool, config: FetchConfig
 ) -> dict[str, RemoteFile]:
-    """What the run left on a node: its agent says so, or, where that is gone, a new session."""
+    """Return size and hash of the files that the run left on a node.
+
+    The agent answers if it is still there. Otherwise a new SSH session runs the same code.
+    """
     try:
         return _MANIFEST.validate_python(
             agent_pool.call(name, "manifest", timeout_s=_MANIFEST_TIMEOUT_S)
@@ -183,7 +197,7 @@ def _request_manifest(
             words, capture_output=True, text=True, timeout=_MANIFEST_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise DeploymentError(f"{name} did not say what the run left there: {error}") from error
+        raise DeploymentError(f"{name} did not list the files of the run: {error}") from error
     if done.returncode != 0:
-        raise DeploymentError(f"{name} did not say what the run left there: {done.stderr.strip()}")
+        raise DeploymentError(f"{name} did not list the files of the run: {done.stderr.strip()}")
     return _MANIFEST.validate_json(done.stdout)

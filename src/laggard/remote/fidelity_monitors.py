@@ -1,9 +1,8 @@
-"""A guard for every node, fed with what the node's agent tells: the local guard's logic, sampled
-over the network.
+"""Fidelity monitor for every node, fed with samples that the node's agent sends.
 
-Each looks at the clocks of its own node; what it finds is told in the reference's time. Links are
-the kernels' there, and nothing of them can be read at no cost; what shapes them is not late by
-itself.
+The logic is that of the local monitor. Each monitor looks at the clocks of its own node, and its
+violations are reported in the reference clock's time. Links are not sampled: the kernel emulates
+them, its queues are not late by themselves, and no state of them can be read for free.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from laggard.run_folder.fidelity_violations import TimedViolation
 
 @dataclass
 class NodeFidelityMonitors:
-    """The guards of one run."""
+    """Fidelity monitors of all nodes of one run."""
 
     _samples_before: dict[str, NodeSample] = field(default_factory=dict)
     _is_started: bool = False
@@ -31,15 +30,17 @@ class NodeFidelityMonitors:
     _reference_offset_ns: dict[str, int] = field(default_factory=dict)
 
     def start_monitoring(self) -> None:
-        """Training begins: each node's last sample before is the first that counts, so that nothing
-        of the first second goes unseen.
+        """Begin to monitor, at the first step.
+
+        Each node's last sample before the first step is the first that counts, so that the first
+        second is monitored too.
         """
         self._is_started = True
         for host, node_sample in self._samples_before.items():
             self.add(host, node_sample)
 
     def add(self, host: str, node_sample: NodeSample) -> None:
-        """Look at one more sample of a host's node."""
+        """Process one more sample of a host's node."""
         if not self._is_started:
             self._samples_before[host] = node_sample
             return
@@ -59,11 +60,11 @@ class NodeFidelityMonitors:
         )
 
     def violations(self, zero_ns: int, end_ns: int | None = None) -> tuple[TimedViolation, ...]:
-        """What slipped, in order of time; to be asked at the end.
+        """Return all fidelity violations in order of time, after the end of training.
 
         Args:
-            zero_ns: when the first step began, reference clock.
-            end_ns: when training ended, reference clock; None for the last samples.
+            zero_ns: time of the first step, reference clock.
+            end_ns: end of training, reference clock; None for the time of the last samples.
         """
         found = [
             self._to_timed_violation(host, violation, zero_ns)

@@ -1,8 +1,10 @@
-"""Links between real machines: their own delay measured, the plan's applied on top of what is
-missing, and the sum measured again.
+"""Links between real machines: measured base delays, netem for the difference, verification.
 
-Every measurement is made on the nodes by their agents, a round trip from one end, a rate or a loss
-with a sink at the other.
+The base delay of a pair is the delay of the testbed itself. The backend adds only what the plan
+requests beyond it, and the sum is measured again.
+
+The agents on the nodes make every measurement. A round trip needs one end; a rate or a loss needs
+a sink at the other end as well.
 """
 
 from __future__ import annotations
@@ -42,31 +44,38 @@ _BASE_SPACING_MS = 5.0
 _BASE_TIMEOUT_MS = 400.0
 _MEASURE_TIMEOUT_S = 120.0
 _LONGEST_FILL_S = 30.0
+"""Longest time that a flow may take to fill the queue of a slow link, in seconds."""
 _UDP_MBPS = 60.0
-"""As many datagrams as a busy machine takes in without losing any."""
+"""Highest rate that is verified with UDP: a busy machine receives this many datagrams without
+losing any."""
 
 
 @dataclass(frozen=True)
 class AgentCommandRunner:
-    """Runs commands on nodes by their agents: an `Execute` of the netem backend."""
+    """Runner of commands on nodes through their agents: an `Execute` of the netem backend."""
 
     agent_pool: AgentPool
 
     def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
-        """See `Execute`; there is no fabric between real machines."""
+        """Run a command on a host's node; see `Execute`.
+
+        Raises:
+            EmulationError: `host` is None; there is no fabric between real machines.
+        """
         if host is None:
             raise EmulationError(
-                "nothing between real machines can be shaped, only what leaves and reaches them"
+                "the network between real machines cannot be shaped, only the traffic that leaves"
+                " or reaches a node"
             )
         return str(
             self.agent_pool.call(host, "run_command", {"words": list(command), "text": text})
         )
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
-        """Nothing: an agent starts a program for each change."""
+        """Do nothing: an agent starts a program for each change."""
 
     def change(self, batches: Mapping[str, str]) -> None:
-        """See `Execute`: all agents are asked before the first answer is waited for."""
+        """Apply batches of `tc` commands on several nodes at once; see `Execute`."""
         self.agent_pool.call_all(
             "run_command",
             {
@@ -76,22 +85,24 @@ class AgentCommandRunner:
         )
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     def undo_at_end(self, host: str, command: Sequence[str]) -> None:
-        """Have a node's agent run a command when it ends, also where it has lost the controller."""
+        """Have a node's agent run a command when it ends, even after it lost the controller."""
         self.agent_pool.call(host, "undo_at_end", {"words": list(command)})
 
 
 def measure_base_delays(agent_pool: AgentPool, plan: LinkPlan) -> dict[Pair, float]:
-    """What the testbed itself takes, one way in ms, of every pair that is constrained: half the
-    round trip of an empty packet.
+    """Return the testbed's own one-way delay of every constrained pair, in ms.
+
+    The delay is half the round trip of an empty packet.
 
     Raises:
         EmulationError: two nodes do not reach each other.
     """
     peers: dict[str, list[str]] = {}
     constrained = {*plan.pairs, *(pair for tier in tier_pairs(plan) for pair in tier.pairs)}
+    # A round trip covers both directions, so one measurement per unordered pair is enough.
     for src, dst in {(min(pair), max(pair)) for pair in constrained}:
         peers.setdefault(src, []).append(dst)
     probes = {
@@ -102,16 +113,18 @@ def measure_base_delays(agent_pool: AgentPool, plan: LinkPlan) -> dict[Pair, flo
     for (src, dst), rtt_ms in _measure_round_trips(agent_pool, plan, probes, busy=False).items():
         if rtt_ms is None:
             raise EmulationError(
-                f"{dst} does not answer {src}'s echoes on the experiment network; is it routed, is"
-                " ICMP let through?"
+                f"{dst} does not answer ICMP echo requests of {src} on the experiment network —"
+                " check the route between them and that no firewall drops ICMP"
             )
         bases[src, dst] = bases[dst, src] = rtt_ms / 2
     return bases
 
 
 def add_base_delays(plan: LinkPlan, bases_ms: Mapping[Pair, float]) -> LinkPlan:
-    """What the links will be: the plan's delays, or the testbed's own where the plan asks for
-    none.
+    """Return the plan with every delay raised to the base delay of its pair.
+
+    netem cannot make a link faster than the testbed, so this is the plan that the measurements are
+    compared with.
     """
     requested = {**dict.fromkeys(bases_ms, Constraint()), **plan.pairs}
     pairs = {
@@ -127,9 +140,9 @@ def verify_remote_links(
     """Measure every pair of tiers, as `fidelity.verify_links` does for namespaces.
 
     Args:
-        agent_pool: the agents.
-        plan: what was asked for; pairs that are alike in it have one representative.
-        bases_ms: what the testbed itself takes one way, by pair.
+        agent_pool: agents of all nodes.
+        plan: requested links; pairs with the same constraints have one representative.
+        bases_ms: one-way delay of the testbed itself, by pair.
     """
     actual = add_base_delays(plan, bases_ms)
 
@@ -179,11 +192,7 @@ def _measure_round_trips(
         }
         for src, some in probes.items()
     }
-    answers = (
-        agent_pool.call_all("measure_round_trips", arguments, _MEASURE_TIMEOUT_S)
-        if arguments
-        else {}
-    )
+    answers = agent_pool.call_all("measure_round_trips", arguments, _MEASURE_TIMEOUT_S)
     found: dict[Pair, float | None] = {}
     for src, answer in answers.items():
         assert isinstance(answer, dict)
@@ -206,14 +215,18 @@ def _verify_rate(agent_pool: AgentPool, plan: LinkPlan, task: Task) -> FidelityC
 
 
 def plan_rate_flow(task: Task, ingress_limits: Sequence[IngressLimit] = ()) -> FlowProbe:
-    """A flow long enough to fill the link's queue first.
+    """Plan the flow that measures a link's rate, long enough to fill the link's queue first.
 
-    TCP, or UDP where packets get lost or jitter in either direction, or where the slowest queue on
-    the way is an inlet, on the host that receives: it does not hold the sender back, as one on the
-    sender's own host does, so that how full it is, is up to the sender's congestion control (BBR
-    empties it again and again, cubic lets it overflow).
+    The flow uses TCP in general. It uses UDP in two cases:
+    - packets get lost or jitter in either direction;
+    - the slowest queue on the path is an ingress limit, on the receiving host.
+
+    A queue on the sender's host holds the sender back. An ingress limit does not, so its fill
+    level depends on the sender's congestion control: BBR empties the queue again and again, and
+    cubic lets it overflow.
     """
     assert task.there.rate_mbps is not None
+    # 1514 bytes are a full Ethernet frame; Mbit/s are bits per microsecond.
     packet_s = 1514 * 8e-6 / task.there.rate_mbps
     slow_s = 60 * packet_s
     warm_up_s = 0.3 + 14 * task.rtt_ms / 1e3 + min(slow_s, _LONGEST_FILL_S)
@@ -227,6 +240,7 @@ def plan_rate_flow(task: Task, ingress_limits: Sequence[IngressLimit] = ()) -> F
 
 
 def _is_slowest(ingress_limit: IngressLimit, task: Task) -> bool:
+    """Return whether an ingress limit has the rate of a pair's slowest queue."""
     src, dst = task.pair
     return (
         ingress_limit.host == dst
@@ -236,6 +250,7 @@ def _is_slowest(ingress_limit: IngressLimit, task: Task) -> bool:
 
 
 def _verify_loss(agent_pool: AgentPool, plan: LinkPlan, task: Task) -> FidelityCheck:
+    """Count the datagrams that arrive over a lossy link."""
     probe = loss_probe(task, _REAL_TIME, 1)
     flow = FlowProbe("count", 0.0, task.rtt_ms, 0.0, 0.0, probe.count, probe.per_s)
     received = int(_measure_flow(agent_pool, plan, task.pair, flow))
@@ -243,6 +258,7 @@ def _verify_loss(agent_pool: AgentPool, plan: LinkPlan, task: Task) -> FidelityC
 
 
 def _measure_flow(agent_pool: AgentPool, plan: LinkPlan, pair: Pair, probe: FlowProbe) -> float:
+    """Open a sink on the receiving node, send a flow to it and return the measured value."""
     src, dst = pair
     address = next(host.address for host in plan.hosts if host.name == dst)
     flow_arguments: dict[str, JsonValue] = {"probe": asdict(probe)}
@@ -251,12 +267,13 @@ def _measure_flow(agent_pool: AgentPool, plan: LinkPlan, pair: Pair, probe: Flow
     sending = agent_pool.send_request(
         src, "send", {**flow_arguments, "port": port, "address": address}
     )
+    # The sender's reply comes first, so that its error, if it has one, is raised at once.
     agent_pool.wait_for_reply(sending, _MEASURE_TIMEOUT_S)
     return float(str(agent_pool.wait_for_reply(receiving, _MEASURE_TIMEOUT_S)))
 
 
 def needs_netem(plan: LinkPlan, changes: Sequence[TimedChange]) -> bool:
-    """Whether more than rates is asked for, at the start or by a later event."""
+    """Return whether the links need more than rate limits, at the start or after an event."""
     later = {name for change in changes for name, _ in change.values}
     return bool(later & {"delay_ms", "jitter_ms", "loss_percent"}) or not all(
         constraint.only_rate for constraint in plan.pairs.values()

@@ -1,4 +1,4 @@
-"""Preparation of the machines of a run on a remote testbed: their facts, wheels, environments."""
+"""Preparation of a remote run's machines: node facts, wheels and Python environments."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """How a scenario is to be run on a remote testbed.
+    """Options of a run on a remote testbed.
 
     Attributes:
-        runs: where run folders are kept.
-        testbed: the machines, with their options.
-        quiet: say nothing while it runs.
-        command: the command line, for the record.
-        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
-        fidelity: what a failed check does before training.
+        runs: folder that contains the run folders.
+        testbed: testbed with its own options.
+        quiet: whether to print nothing during the run.
+        command: command line, for the record.
+        app_conf: name of the variable set of `workflow_env.yaml` that the workflow uses.
+        fidelity: reaction to a failed fidelity check before training.
     """
 
     runs: Path
@@ -56,10 +56,10 @@ class RemoteOptions:
 
 
 def plan_machines(scenario: Scenario, testbed: RemoteTestbed) -> MachinePlan:
-    """Choose the machines of a run; nothing is started or reserved.
+    """Choose the machines of a run without starting or reserving anything.
 
     Raises:
-        ScenarioError: real machines cannot do what the scenario asks for.
+        ScenarioError: the scenario asks for something that real machines do not support.
         InputError: the inventory or the reservation cannot be used.
     """
     require_supported(scenario, testbed)
@@ -67,11 +67,10 @@ def plan_machines(scenario: Scenario, testbed: RemoteTestbed) -> MachinePlan:
 
 
 def require_supported(scenario: Scenario, testbed: RemoteTestbed) -> None:
-    """Refuse a scenario that asks for what a testbed cannot do, as far as the scenario alone
-    shows.
+    """Refuse a scenario that the testbed cannot run, judging by the scenario alone.
 
     Raises:
-        ScenarioError: for its managers, links or churn.
+        ScenarioError: the testbed does not support a manager, a link or the churn of the scenario.
     """
     sources = scenario.sources
     problems = (
@@ -85,22 +84,22 @@ def require_supported(scenario: Scenario, testbed: RemoteTestbed) -> None:
 
 def _find_churn_problems(scenario: Scenario) -> Iterator[Problem]:
     if scenario.workload.churn:
-        rule = "on real machines no worker can be killed or started while others train yet"
+        rule = "real machines do not support workers that leave or join during training yet"
         yield scenario.sources.workload.locate_problem(
-            ("churn",), rule, "remove it, or run --on local", value="churn"
+            ("churn",), rule, "remove `churn`, or run with --on local", value="churn"
         )
 
 
 @dataclass(frozen=True)
 class ProvisionedNodes:
-    """Machines that workers can be started on.
+    """Machines that are ready to run workers.
 
     Attributes:
-        machines: one per host, in the hosts' order.
-        facts: what each is, by its host's name.
-        nodes: the environment of each, by its host's name.
-        roles: EnOSlib's, with the network devices.
-        networks: EnOSlib's.
+        machines: one machine per host, in the hosts' order.
+        facts: facts of each node, by host name.
+        nodes: Python environment on each node, by host name.
+        roles: EnOSlib roles, with the nodes' network devices.
+        networks: EnOSlib networks.
     """
 
     machines: tuple[Machine, ...]
@@ -118,29 +117,32 @@ def provision_nodes(
     shaped: bool,
     netem: bool,
 ) -> ProvisionedNodes:
-    """Ask the machines what they are, and give them what workers need.
+    """Query the facts of the machines and install the Python environment of the workers.
 
     Args:
-        reserved_nodes: the machines.
-        hosts_by_rank: names of all ranks' hosts.
-        journal: of the run.
-        shaped: whether links are to be shaped, which takes root.
-        netem: whether that takes netem, too.
+        reserved_nodes: machines that the testbed gave.
+        hosts_by_rank: host name of every rank.
+        journal: journal of the run.
+        shaped: whether links are shaped, which needs root on the nodes.
+        netem: whether shaping needs netem as well.
 
     Raises:
-        DeploymentError: a machine cannot be reached, or cannot run workers.
-        PrerequisiteError: links are to be shaped, and a machine cannot.
-        InputError: a machine has GPUs, and more ranks than those.
+        DeploymentError: a machine cannot be reached or cannot run workers.
+        PrerequisiteError: links are to be shaped, and a machine lacks root or netem.
+        InputError: a machine has GPUs, but fewer than ranks.
     """
     from laggard.layers_services.ssh.enoslib_roles import enoslib_roles_of
     from laggard.workloads.devices import plan_devices
 
     machines = reserved_nodes.machines
-    with journal.stage("ask nodes", f"{len(machines)} of them what they are"):
+    with journal.stage("query nodes", f"facts of {len(machines)} nodes"):
         roles, _ = enoslib_roles_of(machines)
         facts = query_nodes(machines, roles)
         _require_shaping_support(facts, shaped=shaped, netem=netem)
+        # Only the check is of use here: this raises if a node has GPUs, but fewer than ranks.
         plan_devices(hosts_by_rank, {name: each.usable_gpus for name, each in facts.items()})
+        # The roles are made again, since shaping needs the network devices and IPv6 addresses,
+        # which only the facts contain.
         machines = with_ipv6(machines, facts)
         roles, networks = enoslib_roles_of(
             machines, {name: each.device for name, each in facts.items()}
@@ -151,7 +153,7 @@ def provision_nodes(
         ),
         warnings=(*journal.record.warnings, *_format_idle_gpus(facts)),
     )
-    with journal.stage("wheels", "what workers need, fetched once"):
+    with journal.stage("wheels", "Python packages of the workers, downloaded once"):
         wheels = _build_wheel_sets(platforms(facts, sys.version_info[:2]))
     with journal.stage("prepare nodes"):
         prepared = prepare(machines, roles, facts, wheels, reserved_nodes.stores)
@@ -164,39 +166,42 @@ def _build_wheel_sets(of_nodes: Mapping[str, Platform]) -> dict[str, WheelSet]:
 
 
 def _format_idle_gpus(facts: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    """Return one warning per reason for which nodes do not use their GPUs."""
     reasons: dict[str, list[str]] = {}
     for name, each in facts.items():
         if reason := why_not(each.gpus):
             reasons.setdefault(reason, []).append(name)
     return tuple(
-        f"{', '.join(names)}: ranks compute on the processor, not on the GPU: {reason}"
+        f"{', '.join(names)}: ranks compute on the CPU, not on the GPU: {reason}"
         for reason, names in reasons.items()
     )
 
 
 def _require_shaping_support(facts: Mapping[str, NodeFacts], *, shaped: bool, netem: bool) -> None:
+    """Refuse nodes that lack the network device, root or netem that shaping needs."""
     if not shaped:
         return
     unaddressed = [name for name, each in facts.items() if not each.device]
     if unaddressed:
         raise DeploymentError(
-            f"{', '.join(unaddressed[:5])}: no network device there carries the address that was"
-            " given for it"
+            f"{', '.join(unaddressed[:5])}: no network device of the node has the address that the"
+            " inventory or the testbed gives for it"
         )
     without_root = [name for name, each in facts.items() if not each.root]
     if without_root:
         raise PrerequisiteError(
-            f"shaping links takes root on {', '.join(without_root[:5])}", "log in as root there"
+            f"shaping links needs root on {', '.join(without_root[:5])}",
+            "log in to these nodes as root",
         )
     without_netem = [name for name, each in facts.items() if netem and not each.netem]
     if without_netem:
         raise PrerequisiteError(
-            f"delay, jitter and loss take netem, which the kernel of {', '.join(without_netem[:5])}"
-            " lacks",
-            "modprobe sch_netem there, or ask for rates only",
+            "delay, jitter and loss need netem, which the kernel lacks on"
+            f" {', '.join(without_netem[:5])}",
+            "run modprobe sch_netem on these nodes, or limit rates only in network.yaml",
         )
 
 
 def apply_addresses(scenario: Scenario, machines: tuple[Machine, ...]) -> Scenario:
-    """The scenario with the addresses that its hosts really have."""
+    """Return the scenario with its hosts at the addresses of the machines."""
     return scenario.with_hosts([machine.host for machine in machines])

@@ -1,7 +1,7 @@
-"""One run on a remote testbed, from reservation to report.
+"""Remote run, from the reservation of its machines to its report.
 
-Everything that needs the machines happens while they are held; what does not, the analysis, comes
-after they were given back. Data comes home before the release is even tried.
+Steps that need the machines run while the machines are held. The analysis needs none and runs
+after their release. Data is fetched before the release is tried.
 """
 
 from __future__ import annotations
@@ -54,19 +54,18 @@ def record_energy(
     start_s: float,
     end_s: float,
 ) -> None:
-    """Put the joules of metered nodes into the record; a warning where the testbed does not tell
-    them.
+    """Record the energy of the metered nodes, or a warning if the testbed cannot report it.
 
     Args:
-        journal: of the run.
-        testbed: on which it ran.
-        machines: on which it ran.
+        journal: journal of the run.
+        testbed: testbed that the run used.
+        machines: machines that the run used.
         start_s: Unix time at which training began.
-        end_s: Unix time at which it ended.
+        end_s: Unix time at which training ended.
     """
     if not testbed.has_power_meters(machines):
         return
-    with journal.stage("energy", "as the nodes' power meters tell"):
+    with journal.stage("energy", "from the nodes' power meters"):
         try:
             journal.update(energy=testbed.measure_energy(machines, start_s, end_s))
         except LaggardError as error:
@@ -74,19 +73,21 @@ def record_energy(
 
 
 def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, Path]:
-    """Run a scenario to its end.
+    """Run a scenario from the reservation to the report.
 
     Args:
-        scenario: as loaded.
-        options: where and how.
+        scenario: loaded scenario.
+        options: testbed, folder of runs and behavior of the command.
 
     Returns:
-        The final record, and the run folder; a failed run is a record that says so.
+        The final record and the path of the run folder. A failed run returns too; its record
+        contains the error.
 
     Raises:
         InputError: the inventory or the reservation cannot be used; nothing was started.
-        RunFolderError: the run folder cannot be made.
+        RunFolderError: the run folder cannot be created.
     """
+    # The plan comes before the run folder, so a refused scenario leaves no folder behind.
     plan = plan_machines(scenario, options.testbed)
     folder, record = RunFolder.create(
         options.runs,
@@ -100,6 +101,7 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
             state = _run_on_reserved_nodes(scenario, plan, options, journal)
         if state.trained is not None:
             began_s, ended_s = state.trained.began_s, state.trained.ended_s
+            # Power meters can still be read after the release of the machines.
             record_energy(journal, options.testbed, state.machines, began_s, ended_s)
         if state.fetched is not None and state.fetched.has_begun:
             analyze_training(journal, scenario, state.fetched.done)
@@ -112,8 +114,10 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
 def _run_on_reserved_nodes(
     scenario: Scenario, plan: MachinePlan, options: RemoteOptions, journal: Journal
 ) -> _RunState:
-    """The run on its machines; whatever happens is in the record, and the machines are given
-    back.
+    """Reserve the machines, run on them and release them.
+
+    Every exception is written to the record and none is raised, so that the caller can still
+    analyze the data that was fetched.
     """
     state, started_ns = _RunState(), time.monotonic_ns()
     try:
@@ -135,19 +139,19 @@ def _run_on_reserved_nodes(
             _run_on_nodes(
                 apply_addresses(scenario, provisioned.machines), provisioned, context, state
             )
-    # The last place that can still record a defect.
+    # This is the last place that can record an unexpected exception in the run folder.
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         record_failure(journal, error)
     return state
 
 
 class _RunState:
-    """What a run has come to, also where something failed afterwards.
+    """Results of a run so far, valid even if a later step failed.
 
     Attributes:
-        fetched: what has come home.
-        machines: on which it ran.
-        trained: None where training was not finished.
+        fetched: files that were fetched; None before the fetch.
+        machines: machines that the run used.
+        trained: end of the training; None if training did not finish.
     """
 
     fetched: FetchedResults | None = None
@@ -162,8 +166,8 @@ def _run_on_nodes(
     state.machines = provisioned.machines
     plans = plan_agents(scenario, provisioned, journal.record.id)
     ssh_config = write_ssh_config(provisioned.machines, journal.folder.path / "ssh_config")
-    # Libraries that the agent imports would start threads without these, and a process with threads
-    # cannot fork workers.
+    # Without these variables, libraries that the agent imports would start threads, and a process
+    # with threads cannot safely fork workers.
     settings = ("env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()))
     commands = {
         name: shlex.join((*settings, node.python, "-m", AGENT_MODULE))
@@ -179,6 +183,7 @@ def _run_on_nodes(
         agent_pool = AgentPool(processes, plans, *hubs, journal.folder.logs)
         with journal.stage("start agents", f"one on each of {len(plans)} nodes"):
             agent_pool.start()
+            # Any request would do: its reply shows that the agent runs and has accepted its plan.
             agent_pool.call_all("fingerprint", timeout_s=60.0)
         with apply_emulation(scenario, provisioned, agent_pool, context) as links:
             stages.run("prepare")
@@ -186,11 +191,14 @@ def _run_on_nodes(
             try:
                 state.trained = run_training(scenario, agent_pool, links, context)
             finally:
+                # Collect after a failure too: the records show its cause.
                 with journal.stage("collect"):
                     config = FetchConfig(
                         ssh_config, {name: node.python for name, node in provisioned.nodes.items()}
                     )
                     state.fetched = fetch_results(scenario, agent_pool, journal.folder.path, config)
+        # An agent that leaves deletes its run folder. Hosts with missing data keep theirs, so that
+        # the user can still copy it.
         fetched_hosts = [name for name in plans if name not in state.fetched.missing_hosts]
         agent_pool.call_all("leave", {name: {} for name in fetched_hosts})
         stages.run("finalize")
@@ -201,8 +209,9 @@ def _run_on_nodes(
 
 
 def _format_missing_data(fetched: FetchedResults) -> str:
+    """Return the error message about hosts whose data stayed on their nodes."""
     where = "\n".join(f"  {name}: {folder}" for name, folder in fetched.missing_hosts.items())
     return (
-        f"the data of {len(fetched.missing_hosts)} nodes did not come home; it lies there"
-        f" in\n{where}"
+        f"the data of {len(fetched.missing_hosts)} nodes could not be fetched; it is still on the"
+        f" nodes, in these folders:\n{where}"
     )

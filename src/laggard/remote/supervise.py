@@ -1,4 +1,4 @@
-"""Watches the ranks of a remote training by what their nodes' agents tell: who died, who hangs."""
+"""Supervision of a remote training's ranks, from the messages of the nodes' agents."""
 
 from __future__ import annotations
 
@@ -31,17 +31,21 @@ _POLL_S = 0.05
 
 @dataclass
 class RemoteSupervisor:
-    """Looks after one training.
+    """Supervisor of one remote training: detects ranks that died or hang.
 
     Args:
-        agent_pool: the agents.
-        hosts_by_rank: name of each rank's host.
-        has_server: whether there is a server, whose number follows the ranks'.
-        tolerates_loss: whether training goes on without a rank that was killed.
+        agent_pool: agents of all nodes.
+        hosts_by_rank: host name of every rank.
+        has_server: whether there is a parameter server; its number is the number of ranks.
+        tolerates_loss: whether training continues without a rank that was killed.
 
     Attributes:
-        fidelity_monitors: look at the nodes from the first step to the last.
-        lost: ranks that were killed while training went on without them.
+        lost: ranks that were killed while training continued without them.
+        ready_ranks: numbers of the ranks, and the server, that are ready to train.
+        zero_ns: time of the first step, reference clock; None before it.
+        done: content of `done.json`; None before training ended.
+        progress: lines of `progress.jsonl` received so far.
+        fidelity_monitors: fidelity monitors of all nodes.
     """
 
     agent_pool: AgentPool
@@ -59,15 +63,17 @@ class RemoteSupervisor:
     _failed: list[tuple[str, ProcessEnded]] = field(default_factory=list)
 
     def check(self, timeout_s: float = _POLL_S) -> None:
-        """Take in what has been told, waiting at most `timeout_s` seconds for something.
+        """Process the messages that have arrived, waiting at most `timeout_s` for the first.
 
         Raises:
-            WorkerError: a rank failed, hangs or is too big for its host; it names the one that
-                caused it.
-            DeploymentError: an agent is gone.
+            WorkerError: a rank failed, hangs or exceeds its host's memory; it names the rank that
+                caused the failure.
+            DeploymentError: an agent is lost.
         """
         self._receive(timeout_s)
         if self._failed:
+            # A dead rank makes its peers fail too. Wait for the other failures, then blame the
+            # first cause.
             deadline_s = time.monotonic() + BLAME_GRACE_S
             while (left_s := deadline_s - time.monotonic()) > 0:
                 self._receive(left_s)
@@ -76,10 +82,10 @@ class RemoteSupervisor:
             self._check_hanging()
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until all ranks have met, and the server is there.
+        """Wait until all ranks have connected to each other and the server is ready.
 
         Raises:
-            WorkerError: one failed, or `timeout_s` seconds passed.
+            WorkerError: a rank failed, or `timeout_s` seconds passed.
         """
         deadline_s = time.monotonic() + timeout_s
         world = len(self.hosts_by_rank)
@@ -89,16 +95,22 @@ class RemoteSupervisor:
                 rank = min(missing)
                 if rank == world:
                     raise WorkerError(
-                        f"the server did not begin within {timeout_s:.0f} s", -1, "the continuum"
+                        f"the parameter server was not ready within {timeout_s:.0f} s",
+                        -1,
+                        "the continuum",
                     )
                 message = (
-                    f"the workers did not meet within {timeout_s:.0f} s: {len(missing)} of them are"
-                    " missing"
+                    f"the workers did not connect to each other within {timeout_s:.0f} s:"
+                    f" {len(missing)} of them are missing"
                 )
                 raise WorkerError(message, rank, self.hosts_by_rank[rank])
 
     def wait_zero(self, timeout_s: float) -> int:
-        """When the first step began, reference clock; raises as `wait_ready`."""
+        """Wait for the first step and return its time on the reference clock, in ns.
+
+        Raises:
+            WorkerError: a rank failed, or `timeout_s` seconds passed.
+        """
         deadline_s = time.monotonic() + timeout_s
         while self.zero_ns is None:
             self.check()
@@ -139,8 +151,10 @@ class RemoteSupervisor:
             self._failed.append((host, message))
 
     def _is_tolerated(self, ended: ProcessEnded) -> bool:
-        """Whether training goes on: a rank was killed, another is left, and the strategy can do
-        without it.
+        """Return whether training continues without the process that ended.
+
+        It does if a rank was killed during training, another rank is left, and the strategy
+        supports the loss of ranks.
         """
         left = len(self.hosts_by_rank) - len(self.lost) - 1
         tolerated = (
@@ -155,8 +169,10 @@ class RemoteSupervisor:
         return tolerated
 
     def _make_worker_error(self) -> WorkerError:
-        """The first to die of itself: what a peer's death does is an error about a connection, and
-        exit status 1.
+        """Return the error about the failure that came first.
+
+        The sort puts processes that were killed before those that exited. Of the latter, a log
+        that ends with a lost connection blames a peer and comes last.
         """
         host, ended = min(
             self._failed, key=lambda each: (each[1].status > 0, is_peer_failure(each[1].log_tail))
@@ -183,15 +199,16 @@ class RemoteSupervisor:
             )
 
     def _get_condition(self, rank: int) -> ProcessState:
+        """Return the CPU time of a rank, and whether it is stopped, from its last heartbeat."""
         if rank not in self._beats:
             return ProcessState(0.0, stopped=False)
         beat = self._beats[rank][1]
         return ProcessState(beat.cpu_s, beat.stopped)
 
     def _to_beat(self, rank: int, now_s: float) -> Beat:
-        if (
-            rank not in self._beats or rank in self.lost
-        ):  # what one that is gone did last holds nobody up
+        """Return a rank's last heartbeat, with its time on this machine's clock."""
+        # The last phase of a lost rank must not count as a phase that other ranks wait for.
+        if rank not in self._beats or rank in self.lost:
             return Beat(rank, 0, PHASES[0], 0, 0)
         received_s, beat = self._beats[rank]
         age_s = beat.age_s + now_s - received_s

@@ -1,4 +1,4 @@
-"""Links, drives and shares on real machines, then training on them."""
+"""Emulation of links, drives and shares on real machines, and training on them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ IMPORT_TIMEOUT_S = 300.0
 SHARES_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 60.0
 WALLTIME_MARGIN_S = 90.0
-"""How long before the machines are taken away the last step is asked for: evaluation, checkpoint
-and the way home take time."""
+"""Seconds before the end of the walltime at which the training is asked to stop. Evaluation,
+checkpoint and the fetch of the data need this time."""
 
 _DISPLAY_INTERVAL_S = 0.5
 _log = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ _CHECKS = TypeAdapter(tuple[FidelityCheck, ...])
 
 @dataclass(frozen=True)
 class _HostUsage:
+    """Drive counters and peak memory of one host; None where the resource is not limited."""
+
     drive: DriveCounters | None
     peak_bytes: int | None
 
@@ -61,15 +63,17 @@ _USAGE = TypeAdapter(_HostUsage)
 
 @dataclass(frozen=True)
 class RemoteRunContext:
-    """What goes along with a run.
+    """Values that every stage of a remote run needs.
 
     Attributes:
-        journal: where to put down how it goes.
-        netem: whether the links take more than rates.
-        walltime_end_s: `time.monotonic()` at which the machines are taken away; None: never.
-        started_ns: CLOCK_MONOTONIC when the command began.
-        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
-        fidelity: what a failed check does before training.
+        journal: journal of the run.
+        netem: whether the links need netem, that is more than rate limits.
+        walltime_end_s: `time.monotonic()` at which the testbed takes the machines back; None for
+            never.
+        started_ns: CLOCK_MONOTONIC at which the command began.
+        app_conf: name of the variable set of `workflow_env.yaml` that the workflow uses; None for
+            none.
+        fidelity: reaction to a failed fidelity check before training.
     """
 
     journal: Journal
@@ -82,12 +86,12 @@ class RemoteRunContext:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A training that came to its end.
+    """End of a training that reached its stopping rule.
 
     Attributes:
         began_s: Unix time at which the first step began.
-        ended_s: at which the last was known to be over.
-        violations: where the emulation slipped in between.
+        ended_s: Unix time at which the controller knew that the last step had ended.
+        violations: fidelity violations during the training.
     """
 
     began_s: float
@@ -102,15 +106,17 @@ def apply_emulation(
     agent_pool: AgentPool,
     context: RemoteRunContext,
 ) -> Iterator[LinkBackend]:
-    """Shape links, hold shares, measure both, compare clocks; the queues are removed at the end.
+    """Shape the links, apply the shares, verify links, drives and shares, and compare clocks.
+
+    The queues are removed when the context ends.
 
     Raises:
-        FidelityError: a promise is not kept.
+        FidelityError: a check is out of tolerance and `context.fidelity` requires it.
     """
     from laggard.network_emulation.links.netem import NetemBackend
 
     journal = context.journal
-    with journal.stage("base delays", "what the testbed itself takes"):
+    with journal.stage("base delays", "delays of the testbed itself"):
         bases = measure_base_delays(agent_pool, scenario.links)
     agents = AgentCommandRunner(agent_pool)
     with journal.stage("links", f"{len(scenario.links.pairs)} host pairs, netem"):
@@ -122,13 +128,15 @@ def apply_emulation(
             agents,
             base_delays_ms=bases,
             plain=not context.netem,
+            # Clock exchanges bypass netem: queues on their path would widen the error bound.
             unshaped_port=CLOCK_PORT,
             undo=agents.undo_at_end,
         )
     try:
         with journal.stage("imports"):
+            # Imports keep the processors busy, which would disturb the measurements below.
             agent_pool.call_all("wait_imports", timeout_s=IMPORT_TIMEOUT_S)
-        with journal.stage("verify links", "round trips and rates, against what was asked for"):
+        with journal.stage("verify links", "requested against measured round trips and rates"):
             checks = verify_remote_links(agent_pool, scenario.links, bases)
         checks += _verify_drives(scenario, agent_pool, journal)
         with journal.stage(
@@ -166,7 +174,10 @@ def _parse_checks(answers: Mapping[str, JsonValue]) -> tuple[FidelityCheck, ...]
 
 
 def _close_links(links: LinkBackend, agent_pool: AgentPool) -> None:
-    """Remove the queues; where an agent is gone, it has done so itself."""
+    """Remove the queues from the nodes.
+
+    An agent that has ended removed its queues itself, so errors are only logged.
+    """
     agent_pool.tolerate_losses()
     try:
         links.close()
@@ -181,7 +192,7 @@ def run_training(
 
     Raises:
         WorkerError: a worker died or hangs.
-        DeploymentError: a node, or the way to it, is gone.
+        DeploymentError: a node, or the connection to it, was lost.
     """
     journal = context.journal
     strategy, hosts = scenario.workload.strategy, [host.name for host in scenario.ranks]
@@ -194,6 +205,7 @@ def run_training(
         watch.wait_ready(READY_TIMEOUT_S)
         agent_pool.call_all("begin_training")
         zero_ns = watch.wait_zero(START_TIMEOUT_S)
+    # The traffic of the checks has been counted too, so the counters start here.
     before = links.counters()
     with journal.stage("train"):
         began_s, events = _supervise_training(scenario, agent_pool, watch, links, context, zero_ns)
@@ -206,7 +218,7 @@ def run_training(
     journal.warn(short_overruns(scenario.memory, peaks))
     journal.warn(
         tuple(
-            f"rank {rank} on {hosts[rank]} was killed, and the others went on without it"
+            f"rank {rank} on {hosts[rank]} was killed; the other ranks continued without it"
             for rank in watch.lost
         )
     )
@@ -227,6 +239,11 @@ def _supervise_training(
     context: RemoteRunContext,
     zero_ns: int,
 ) -> tuple[float, tuple[EventRecord, ...]]:
+    """Apply the timed events and watch the ranks until training ends.
+
+    Returns:
+        The Unix time of the first step, and the events as they were applied.
+    """
     clock = fit_controller_clock(agent_pool, scenario.ranks[0].name)
     zero_here_ns = _to_controller_time(clock, zero_ns)
     began_s = time.time() - (time.monotonic_ns() - zero_here_ns) / 1e9
@@ -253,6 +270,8 @@ def _supervise_training(
                 and context.walltime_end_s is not None
                 and now_s > context.walltime_end_s - WALLTIME_MARGIN_S
             ):
+                # Only the evaluator's node decides the end of training, and says so in
+                # `done.json`.
                 stop_requested = True
                 agent_pool.send_update(find_evaluator_host(scenario), StopRequested())
             if now_s - shown_s >= _DISPLAY_INTERVAL_S:
@@ -268,16 +287,20 @@ def _supervise_training(
 
 
 def _wait_for_exits(agent_pool: AgentPool, watch: RemoteSupervisor) -> None:
+    """Wait until the training's processes have ended on all nodes, `END_TIMEOUT_S` at most."""
     deadline_s = time.monotonic() + END_TIMEOUT_S
     while not all(agent_pool.call_all("end_training").values()):
         watch.check()
         if time.monotonic() > deadline_s:
-            return  # what they have streamed is on disk; their agents end them
+            # Nothing is lost: the processes have streamed their records to disk, and their agents
+            # will end them.
+            return
 
 
 def _collect_usage(agent_pool: AgentPool) -> tuple[dict[str, DriveCounters], dict[str, int]]:
-    """What limited drives were asked for, and what limited hosts' workers held at most; a node that
-    is gone says nothing.
+    """Return the counters of limited drives and the peak memory of limited hosts.
+
+    A node that does not answer is left out.
     """
     drives: dict[str, DriveCounters] = {}
     peaks: dict[str, int] = {}
@@ -287,7 +310,7 @@ def _collect_usage(agent_pool: AgentPool) -> tuple[dict[str, DriveCounters], dic
         try:
             usage = _USAGE.validate_python(agent_pool.call(host, "usage"))
         except LaggardError as error:
-            _log.warning("not counted: %s", error)
+            _log.warning("drive and memory usage not collected: %s", error)
             continue
         if usage.drive is not None:
             drives[host] = usage.drive
@@ -297,7 +320,7 @@ def _collect_usage(agent_pool: AgentPool) -> tuple[dict[str, DriveCounters], dic
 
 
 def fit_controller_clock(agent_pool: AgentPool, head: str) -> ClockFit:
-    """From this machine's CLOCK_MONOTONIC to the head's, by questions over the agent's own line."""
+    """Fit this machine's CLOCK_MONOTONIC to the head's, by requests over the SSH session."""
     exchanges = []
     for _ in range(_CLOCK_REQUESTS):
         sent_ns = time.monotonic_ns()
@@ -312,14 +335,15 @@ def _to_controller_time(clock: ClockFit, reference_ns: int) -> int:
 
 @dataclass(frozen=True)
 class _RemoteShares:
-    """Lets the scheduler change shares on nodes (a `ShareSetter`)."""
+    """Setter of shares on nodes, for the scheduler of timed events (a `ShareSetter`)."""
 
     agent_pool: AgentPool
     clock: ClockFit
 
     def set_share(self, host: str, share: float) -> int:
-        """Give a host another share; returns CLOCK_MONOTONIC nanoseconds, of this machine, when it
-        was in effect.
+        """Change a host's share and return when the change was in effect.
+
+        The time is CLOCK_MONOTONIC of this machine, in ns.
         """
         return _to_controller_time(
             self.clock, int(str(self.agent_pool.call(host, "set_share", {"share": share})))
@@ -328,14 +352,15 @@ class _RemoteShares:
 
 @dataclass(frozen=True)
 class _RemoteDrives:
-    """Lets the scheduler change drives on nodes (a `DriveSetter`)."""
+    """Setter of drive limits on nodes, for the scheduler of timed events (a `DriveSetter`)."""
 
     agent_pool: AgentPool
     clock: ClockFit
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
-        """Give a host's drive other limits; returns CLOCK_MONOTONIC nanoseconds, of this machine,
-        when they were in effect.
+        """Change the limits of a host's drive and return when the change was in effect.
+
+        The time is CLOCK_MONOTONIC of this machine, in ns.
         """
         return _to_controller_time(
             self.clock, int(str(self.agent_pool.call(host, "set_drive", asdict(limits))))

@@ -1,4 +1,4 @@
-"""What a node tells the guard of a run, which sits beside the controller."""
+"""Samples of a node for the run's fidelity monitor, which runs beside the controller."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SAMPLE_INTERVAL_S = 1.0
 
 
 class NodeSampler:
-    """Samples one node every second.
+    """Sampler of one node, once a second.
 
     Args:
-        host: its host.
-        clock: between this node's clock and the reference.
-        shares: holds the host to its share; None where nothing limits it.
+        host: name of the node's host.
+        clock: map between this node's clock and the reference clock.
+        shares: controller of the host's share; None if the host is not limited.
     """
 
     def __init__(self, host: str, clock: NodeClock, shares: ShareController | None) -> None:
@@ -29,10 +29,11 @@ class NodeSampler:
         self._due_s = time.monotonic()
 
     def poll_updates(self) -> Iterator[NodeSample]:
-        """A sample, if it is time for one."""
+        """Yield a sample if one is due."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
+        # After a late sample, continue at the usual interval instead of catching up.
         self._due_s = max(self._due_s + _SAMPLE_INTERVAL_S, now_s)
         sample = take_sample(self._cores, self._shares)
         yield NodeSample(

@@ -1,6 +1,4 @@
-"""What a node's host may read, write and hold in memory: its drive and the watch over its workers'
-memory.
-"""
+"""Storage and memory limits of a node's host: its drive and the watch over its workers' memory."""
 
 from __future__ import annotations
 
@@ -23,16 +21,16 @@ _REAL_TIME = Dilation(1.0)
 
 
 def get_drive_folder(run: Path) -> Path:
-    """Where a node keeps its drive's file, below the run's folder there."""
+    """Return the folder for the drive's file, below the run's folder on a node."""
     return run / "drives"
 
 
 class HostLimits:
-    """One node's drive and memory.
+    """Drive and memory limits of one node's host.
 
     Args:
-        plan: what the agent was told.
-        clock: between this node's clock and the reference.
+        plan: plan of the agent.
+        clock: map between this node's clock and the reference clock.
     """
 
     def __init__(self, plan: AgentPlan, clock: NodeClock) -> None:
@@ -46,7 +44,7 @@ class HostLimits:
         )
 
     def list_handlers(self) -> Mapping[str, Callable[[Mapping[str, JsonValue]], JsonValue]]:
-        """What can be asked of it, as requests name it."""
+        """Return the handlers of requests, by operation name."""
         return {
             "verify_drive": self.verify_drive,
             "set_drive": self.set_drive,
@@ -54,25 +52,25 @@ class HostLimits:
         }
 
     def verify_drive(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Measure the drive; returns the checks."""
+        """Measure the drive and return the fidelity checks."""
         if self._plan.drive is None:
             return []
         checks = verify_drives({self._plan.host: self._plan.drive}, self._drives.paths, _REAL_TIME)
+        # The transfers of the checks must not count as those of the training.
         self._drives.reset_counters()
         return [check.model_dump(mode="json") for check in checks]
 
     def set_drive(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Change the drive's limits (`argument`: `DriveLimits`); returns when they were in effect,
-        reference clock.
+        """Change the drive's limits and return when the change was in effect, reference clock.
+
+        `argument` has the fields of `DriveLimits`.
         """
         return self._clock.to_reference(
             self._drives.set_limits(self._plan.host, _LIMITS.validate_python(dict(argument)))
         )
 
     def report_usage(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """What the drive was asked for, and the most that workers held; null for what is not
-        limited.
-        """
+        """Return the drive's counters and the peak memory of the workers; null if not limited."""
         drive = self._drives.counters().get(self._plan.host)
         return {
             "drive": None if drive is None else asdict(drive),
@@ -80,11 +78,15 @@ class HostLimits:
         }
 
     def check_memory(self, ranks: Mapping[int, int]) -> Iterable[MemoryExceeded]:
-        """Whether the workers (rank by process id) hold too much, if it is time to look again."""
+        """Yield a message if the workers hold too much memory; checks only when a check is due.
+
+        Args:
+            ranks: rank of every worker, by process id.
+        """
         overrun = self._memory.look((self._plan.host, pid) for pid in ranks)
         if overrun is not None:
             yield MemoryExceeded(rank=ranks[overrun.pid], text=str(overrun))
 
     def close(self) -> None:
-        """Leave the drive; its file goes with the run's folder."""
+        """Close the drive; its file is deleted with the run's folder."""
         self._drives.close()

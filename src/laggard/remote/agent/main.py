@@ -1,8 +1,10 @@
-"""The agent of one node: `python -m laggard.remote.agent.main`, started over SSH.
+"""Agent of one node: `python -m laggard.remote.agent.main`, started over SSH.
 
-Standard input and output are its line to the controller. When the line closes, or the controller is
-silent for its lease, the agent takes the node's processes, queues and folders with it: nothing
-outlives a controller that was killed or a laptop that was closed.
+Standard input and output connect the agent to its controller. The agent ends when this connection
+closes or the controller is silent for longer than its lease. It then removes the node's processes,
+queues and limits, so nothing remains after a killed controller or a closed laptop.
+
+The run's folder with the collected data stays unless the controller has sent `leave`.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ _REAL_TIME = Dilation(1.0)
 
 
 def main() -> int:
-    """Serve one run on this node, to its end."""
+    """Serve one run on this node and return the exit status."""
     line = _ControllerChannel()
+    # These signals would end the agent before it has cleaned up. It ends when its connection
+    # closes.
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -67,14 +71,17 @@ def main() -> int:
     except LaggardError as error:
         line.write(AgentFailed(error=str(error)))
         return error.exit_status
-    except Exception as error:  # noqa: BLE001 - the last place that can still tell the controller
-        line.write(AgentFailed(error=f"a defect of Laggard: {error!r}\n{traceback.format_exc()}"))
+    except Exception as error:  # noqa: BLE001 - the last place that can report to the controller
+        line.write(AgentFailed(error=f"a bug in Laggard: {error!r}\n{traceback.format_exc()}"))
         return 1
     return 0
 
 
 class _ControllerChannel:
-    """The line to the controller; whatever else prints goes to standard error."""
+    """Connection to the controller over standard input and output.
+
+    Everything else that prints to standard output goes to standard error instead.
+    """
 
     def __init__(self) -> None:
         self._out = os.dup(1)
@@ -91,15 +98,17 @@ class _ControllerChannel:
                 self.closed = True
 
     def read_first_line(self) -> str:
-        """The first line, waiting for it."""
+        """Return the first line, waiting until it arrives."""
         while b"\n" not in self._pending:
             if not self._read():
-                raise DeploymentError("the controller went away before it said what to do")
+                raise DeploymentError("the controller closed the connection before it sent a plan")
         return self._pop_line()
 
     def read(self, timeout_s: float, others: Sequence[int] = ()) -> list[str]:
-        """Lines that have come, waiting at most `timeout_s` for the first, or for one of `others`
-        to become readable.
+        """Return the lines that have arrived, waiting for the first if necessary.
+
+        The wait ends after `timeout_s` seconds, or when one of the descriptors in `others` is
+        readable.
         """
         if 0 in select.select([0, *others], [], [], timeout_s)[0] and not self._read():
             self.closed = True
@@ -119,6 +128,8 @@ class _ControllerChannel:
 
 
 class _Agent:
+    """Agent that serves one run: handles requests and reports updates until the run ends."""
+
     def __init__(self, plan: AgentPlan, line: _ControllerChannel, stack: ExitStack) -> None:
         self._plan, self._channel, self._stack = plan, line, stack
         folder = Path(plan.folder)
@@ -157,9 +168,8 @@ class _Agent:
         while not self._is_finished and not self._channel.closed:
             for text in self._channel.read(POLL_S, self._clock.descriptors()):
                 self._handle_line(text)
-                self._last_line_s = (
-                    time.monotonic()
-                )  # only now: what was asked for may have taken longer than the lease
+                # The time is taken after the request, which may take longer than the lease.
+                self._last_line_s = time.monotonic()
             self._clock.step()
             if self._training is not None:
                 for update in self._training.poll_updates():
@@ -168,7 +178,8 @@ class _Agent:
                 self._shares.check_alive()
             if time.monotonic() - self._last_line_s > self._plan.lease_s:
                 raise DeploymentError(
-                    f"{self._plan.host}: the controller was silent for {self._plan.lease_s:g} s"
+                    f"{self._plan.host}: no message from the controller for"
+                    f" {self._plan.lease_s:g} s; the agent ends"
                 )
 
     def _handle_line(self, text: str) -> None:
@@ -195,8 +206,9 @@ class _Agent:
         return seconds
 
     def _compare_clocks(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Compare this node's clock with the head's; returns the bound on the error, ns. Goes on
-        doing so if asked to.
+        """Compare this node's clock with the head's and return the bound on the error, in ns.
+
+        With `go_on` in the argument, the comparison continues periodically.
         """
         error_ns = self._clock.compare()
         if argument.get("go_on"):
@@ -204,10 +216,11 @@ class _Agent:
         return error_ns
 
     def _apply_shares(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Hold this host to its share from now on, and measure it; returns the checks."""
+        """Limit this host to its share from now on and return the fidelity checks."""
         host, share = self._plan.host, self._plan.share
         if share is None:
             return []
+        # Remove the cgroups that a killed run has left on this node.
         sweep_cgroups()
         cgroups = prepare_cgroups([host], run_name())
         if cgroups is not None:
@@ -224,9 +237,11 @@ class _Agent:
         ]
 
     def _set_share(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Change the share; returns when it was in effect, reference clock."""
+        """Change the share and return when the change was in effect, reference clock."""
         if self._shares is None:
-            raise DeploymentError(f"{self._plan.host} has no share to change")
+            raise DeploymentError(
+                f"{self._plan.host}: the CPU share cannot be changed, because the run has set none"
+            )
         return self._clock.to_reference(
             self._shares.set_share(self._plan.host, float(str(argument["share"])))
         )
@@ -244,20 +259,22 @@ class _Agent:
         return None
 
     def _end_training(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Training is over; returns whether no process of it is left."""
+        """End the link sampler and return whether no process of the training is left."""
         if self._training is None:
             return True
         self._training.end()
         return self._training.has_ended
 
     def _finalize_clock(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Nothing is measured any more: what lies in the folder stays as it is."""
+        """Compare clocks a last time; the run's folder does not change after this."""
         self._clock.finalize()
         return None
 
     def _remove_run_folder(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Everything has come home: remove it here. An agent that ends without this leaves it for a
-        controller that comes back.
+        """Remove the run's folder after all its files were fetched, and end the agent.
+
+        An agent that ends without this request keeps the folder, so that a later controller can
+        fetch it.
         """
         self._is_finished = True
         os.chdir("/")

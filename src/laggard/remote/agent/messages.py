@@ -1,8 +1,8 @@
-"""What the controller and the agent on every node say to each other: one JSON object per line.
+"""Protocol between the controller and the agent on every node: one JSON object per line.
 
-The controller writes `AgentPlan`, then `AgentRequest`s, barrier and progress updates, and
-`KeepAlive`; the agent answers every request by id, and tells the rest unasked. Times are those of
-the reference clock (the head's CLOCK_MONOTONIC, ns) unless they are ages.
+The controller writes an `AgentPlan`, then `AgentRequest`s, barrier and progress updates, and
+`KeepAlive`. The agent answers every request by its number and sends the other messages without a
+request. Times are in ns of the reference clock, the head's CLOCK_MONOTONIC; ages are in seconds.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ class _Message(BaseModel):
 
 
 class AgentPlan(_Message):
-    """What a node's agent is told first.
+    """First message to an agent: everything that its node does in the run.
 
     Attributes:
-        host: the host that this node is.
-        address: its address on the experiment network.
-        folder: where the agent keeps the run's data on this node.
-        workers: of this node, with their secret keys and nobody else's; their interface is found by
-            the agent.
-        evaluator: on one node only: the server's, or the head.
-        server: on the server's node only, where the strategy has one.
-        sampler: of this node's connections.
-        share: fraction of one core to hold the workers to from the start; None where nothing ever
-            limits them.
-        core: which of the usable cores, counted round.
-        drive: what the host's drive gives at the start; None where nothing ever limits it.
-        memory_bytes: what the host's workers may hold together; None for any.
-        reference_address: address of the head, whose clock all are compared with.
-        lease_s: seconds of silence after which the controller counts as dead.
+        host: name of the host that this node is.
+        address: address of the node on the experiment network.
+        folder: folder for the run's data on this node.
+        workers: plans of this node's workers with their secret keys, and no other worker's; the
+            agent finds their network interface.
+        evaluator: plan of the evaluator, on one node only: the server's, or else the head.
+        server: plan of the parameter server, on its node only and if the strategy has one.
+        sampler: plan of the link sampler, for this node's connections.
+        share: fraction of one core that the workers get at the start; None if never limited.
+        core: index of the core that the share applies to, modulo the number of usable cores.
+        drive: limits of the host's drive at the start; None if never limited.
+        memory_bytes: most memory that the host's workers may hold together; None for no limit.
+        reference_address: address of the head, whose clock all clocks are compared with.
+        lease_s: seconds of silence after which the agent assumes that the controller is dead.
     """
 
     kind: Literal["plan"] = "plan"
@@ -64,7 +63,7 @@ class AgentPlan(_Message):
 
 
 class AgentRequest(_Message):
-    """Something to do; answered by an `AgentReply` of the same number."""
+    """Request of the controller; an `AgentReply` with the same number answers it."""
 
     kind: Literal["request"] = "request"
     number: int
@@ -73,13 +72,13 @@ class AgentRequest(_Message):
 
 
 class KeepAlive(_Message):
-    """The controller lives."""
+    """Sign of life of the controller."""
 
     kind: Literal["keep_alive"] = "keep_alive"
 
 
 class AgentReply(_Message):
-    """What a request came to: a result, or the message of a LaggardError."""
+    """Reply to a request: its result, or the message of a LaggardError or OSError."""
 
     kind: Literal["reply"] = "reply"
     number: int
@@ -88,7 +87,7 @@ class AgentReply(_Message):
 
 
 class AgentStarted(_Message):
-    """The agent runs and has taken its plan."""
+    """Report that the agent runs and has its plan."""
 
     kind: Literal["agent_started"] = "agent_started"
     host: str
@@ -96,15 +95,16 @@ class AgentStarted(_Message):
 
 
 class ImportsDone(_Message):
-    """What the workers need is imported."""
+    """Report that the modules that the workers need are imported."""
 
     kind: Literal["imports_done"] = "imports_done"
     import_s: float
 
 
 class RankReady(_Message):
-    """A rank has met the others, or the server (whose number follows the ranks') is there for
-    them.
+    """Report that a rank, or the server, is ready to train.
+
+    A rank is ready when it is connected to the others. The server's number is the number of ranks.
     """
 
     kind: Literal["rank_ready"] = "rank_ready"
@@ -112,28 +112,37 @@ class RankReady(_Message):
 
 
 class FirstStepBegan(_Message):
-    """The first step began (head)."""
+    """Report of the head that the first step began."""
 
     kind: Literal["first_step_began"] = "first_step_began"
     time_ns: int
 
 
 class TrainingDone(_Message):
-    """Training has ended (where it is evaluated): the worker output folder's `done.json`."""
+    """Report of the evaluator's node that training has ended, with the content of `done.json`."""
 
     kind: Literal["training_done"] = "training_done"
     document: dict[str, Scalar]
 
 
 class TrainingProgress(_Message):
-    """Lines of the worker output folder's `progress.jsonl` (where it is evaluated)."""
+    """New lines of `progress.jsonl`, from the evaluator's node."""
 
     kind: Literal["training_progress"] = "training_progress"
     lines: tuple[dict[str, Scalar], ...]
 
 
 class RankHeartbeat(_Message):
-    """A rank's last sign of life."""
+    """Last sign of life of one rank.
+
+    Attributes:
+        rank: number of the rank.
+        step: step that the rank is in.
+        phase: code of the phase that the rank is in.
+        age_s: seconds since the rank entered the phase or signaled that it is alive.
+        cpu_s: CPU seconds that the rank's process has used.
+        stopped: whether the process is stopped by a signal.
+    """
 
     rank: int
     step: int
@@ -144,14 +153,14 @@ class RankHeartbeat(_Message):
 
 
 class NodeHeartbeats(_Message):
-    """Those of a node's ranks, twice a second: also the agent's own sign of life."""
+    """Heartbeats of a node's ranks, twice a second; also the agent's own sign of life."""
 
     kind: Literal["node_heartbeats"] = "node_heartbeats"
     heartbeats: tuple[RankHeartbeat, ...]
 
 
 class ProcessEnded(_Message):
-    """A process of the training ended; `rank` is -1 for those that are no ranks'."""
+    """Report that a process of the training ended; `rank` is -1 if the process is not a rank."""
 
     kind: Literal["process_ended"] = "process_ended"
     name: str
@@ -161,8 +170,11 @@ class ProcessEnded(_Message):
 
 
 class MemoryExceeded(_Message):
-    """The workers of this node hold more memory than its host has; `rank` is the biggest (-1: the
-    server).
+    """Report that the workers of this node hold more memory than its host has.
+
+    Attributes:
+        rank: rank that holds the most; -1 for the server.
+        text: message for the user.
     """
 
     kind: Literal["memory_exceeded"] = "memory_exceeded"
@@ -171,13 +183,13 @@ class MemoryExceeded(_Message):
 
 
 class NodeSample(_Message):
-    """What a node reports to the fidelity monitor once a second during training: a `Sample` of the
-    node's own clocks and its one host.
+    """Sample for the fidelity monitor, once a second during training.
+
+    It contains a `FidelitySample` of the node's own clocks and of its one host.
 
     Attributes:
-        reference_ns: when.
-        use: how the host has computed; None where nothing limits it, as `share` and `mechanism` are
-            then.
+        reference_ns: time of the sample, reference clock.
+        use: CPU use of the host; None if the host is not limited, as are `share` and `mechanism`.
     """
 
     kind: Literal["node_sample"] = "node_sample"
@@ -192,7 +204,7 @@ class NodeSample(_Message):
 
 
 class LogChunk(_Message):
-    """What was added to a log."""
+    """Text that was appended to a log file."""
 
     kind: Literal["log_chunk"] = "log_chunk"
     name: str
@@ -200,7 +212,7 @@ class LogChunk(_Message):
 
 
 class AgentFailed(_Message):
-    """The agent itself cannot go on."""
+    """Report that the agent itself failed and ends."""
 
     kind: Literal["agent_failed"] = "agent_failed"
     error: str
@@ -234,17 +246,15 @@ _agent_messages: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)
 
 
 def format_line(message: BaseModel) -> str:
-    """A message as a line of ASCII, which survives being cut into pieces anywhere."""
+    """Format a message as one line of ASCII, which remains readable if it is cut anywhere."""
     return json.dumps(message.model_dump(mode="json"))
 
 
 def parse_controller_message(line: str) -> ControllerMessage:
-    """A line that the controller wrote, as its message; pydantic's ValidationError for anything
-    else.
-    """
+    """Parse a line that the controller wrote; raises pydantic's ValidationError if invalid."""
     return _controller_messages.validate_json(line)
 
 
 def parse_agent_message(line: str) -> AgentMessage:
-    """A line that an agent wrote, as its message; pydantic's ValidationError for anything else."""
+    """Parse a line that an agent wrote; raises pydantic's ValidationError if invalid."""
     return _agent_messages.validate_json(line)

@@ -1,4 +1,4 @@
-"""A node's clock against the head's, asked for in bursts as long as the run lasts."""
+"""Clock of a node relative to the head's, measured in bursts throughout the run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from io import TextIOWrapper
 
 EXCHANGES_FILE = "clock.jsonl"
-"""Where a node keeps its exchanges, one JSON line each; absent on the head, whose clock is the
+"""File with a node's clock exchanges, one JSON line each; absent on the head, whose clock is the
 reference."""
 
 _REFIT_INTERVAL = 40
+"""Number of new exchanges after which the map is fitted again."""
 
 
 class NodeClock:
-    """The map between this node's CLOCK_MONOTONIC and the head's.
+    """Map between this node's CLOCK_MONOTONIC and the head's.
 
     Args:
         reference: address of the head on the experiment network.
-        address: of this node there; the same on the head.
-        folder: gets `EXCHANGES_FILE`.
+        address: address of this node on the experiment network; equal to `reference` on the head.
+        folder: folder that gets `EXCHANGES_FILE`.
     """
 
     def __init__(self, reference: str, address: str, folder: Path) -> None:
@@ -49,11 +50,11 @@ class NodeClock:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is the head."""
+        """Return whether this node is the head."""
         return self._reference == self._address
 
     def compare(self) -> int:
-        """Compare the clocks thoroughly (half a second); returns the bound on the error now, ns.
+        """Compare the clocks thoroughly (half a second) and return the bound on the error, in ns.
 
         Raises:
             DeploymentError: the head does not answer.
@@ -66,12 +67,12 @@ class NodeClock:
         return int(self._fit.error_ns(last_ns)[0])
 
     def start_periodic_exchanges(self) -> None:
-        """From now on `step` asks a burst every second."""
+        """Let `step` send a burst of exchanges every second from now on."""
         if not self.is_reference:
             self._exchanger = Exchanger(self._reference, CLOCK_PORT, address=self._address)
 
     def finalize(self) -> None:
-        """Compare once more, and write nothing from here on.
+        """Compare the clocks once more and close the file of exchanges.
 
         Raises:
             DeploymentError: the head does not answer.
@@ -90,11 +91,11 @@ class NodeClock:
             self._file = None
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when `step` has something to do."""
+        """Return the descriptors that are readable when `step` has something to do."""
         return [each.fileno() for each in (self._responder, self._exchanger) if each is not None]
 
     def step(self) -> None:
-        """Answer and ask what is due, without blocking."""
+        """Send and answer the exchanges that are due, without blocking."""
         if self._responder is not None:
             self._responder.answer()
         if self._exchanger is not None:
@@ -103,15 +104,15 @@ class NodeClock:
                 self._refit()
 
     def to_reference(self, local_ns: int) -> int:
-        """The head's time at a time of this node, ns."""
+        """Convert a time of this node to the head's time, in ns."""
         return int(self._fit.to_reference(np.array([local_ns], dtype=np.int64))[0])
 
     def to_local(self, reference_ns: int) -> int:
-        """And back."""
+        """Convert a time of the head to this node's time, in ns."""
         return int(self._fit.to_local(np.array([reference_ns], dtype=np.int64))[0])
 
     def close(self) -> None:
-        """Stop asking and answering."""
+        """Close the sockets and the file of exchanges."""
         for each in (self._responder, self._exchanger, self._file):
             if each is not None:
                 each.close()
@@ -127,14 +128,16 @@ class NodeClock:
 
 
 def load_clock_fit(folder: Path) -> ClockFit:
-    """The final map of a node whose data lies in `folder`; the reference's own where the node kept
-    no exchanges.
+    """Return the final clock map of a node whose data lies in `folder`.
+
+    The map is the identity if the node kept no exchanges: its clock is the reference.
 
     Raises:
-        RunFolderError: a line is no exchange.
+        RunFolderError: a line is not a clock exchange.
     """
     path = folder / EXCHANGES_FILE
     if not path.exists():
         return ClockFit.identity()
+    # A kill may have cut the last line, so only lines with a line end count.
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     return fit_clock([ClockExchange.from_json(line) for line in whole.splitlines()])

@@ -1,6 +1,4 @@
-"""The training's processes on one node: started by fork, watched through the node's worker files,
-reported as messages.
-"""
+"""Training processes of one node: started by fork, watched through files, reported as messages."""
 
 from __future__ import annotations
 
@@ -53,14 +51,14 @@ _ENTRY_POINTS = {
 
 
 class NodeTraining:
-    """One node's part of a training.
+    """Processes of one node in a training.
 
     Args:
-        plan: what the agent was told.
-        server: what forks the processes.
-        clock: between this node's clock and the reference.
-        shares: holds the workers to the host's share; None where nothing limits them.
-        limits: of the host's drive and memory.
+        plan: plan of the agent.
+        server: fork server that starts the processes.
+        clock: map between this node's clock and the reference clock.
+        shares: controller of the host's share; None if the host is not limited.
+        limits: limits of the host's drive and memory.
     """
 
     def __init__(
@@ -106,12 +104,13 @@ class NodeTraining:
             )
 
     def start(self) -> None:
-        """Start this node's processes; the workers wait for each other, then for `go`."""
+        """Start this node's processes; the workers connect, then wait for the start signal."""
         plan = self._plan
         if plan.evaluator is not None:
             self._spawn("evaluator", -1, plan.evaluator.to_json())
         elif plan.workers:
             self._spawn("preparer", -1, plan.workers[0].to_json())
+        # A node without workers and server has no connections to sample.
         if not plan.workers and plan.server is None:
             return
         self._spawn("sampler", -1, plan.sampler.to_json())
@@ -135,10 +134,12 @@ class NodeTraining:
         return pid
 
     def begin(self) -> None:
-        """Let the workers begin; from here on they, and the server, are held to their share."""
+        """Give the start signal; limit the workers and the server to their share from now on."""
         if self._shares is not None:
             for pid, (_, rank) in self._processes.items():
                 if pid in self._host_pids:
+                    # Ranks on the CPU have a work counter. The server and ranks on a GPU have
+                    # none.
                     counted = self.output_dir.work(rank)
                     self._shares.attach(
                         self._plan.host, pid, work=counted if counted.exists() else None
@@ -147,21 +148,23 @@ class NodeTraining:
         write_whole(self.output_dir.start_signal, b"")
 
     def end(self) -> None:
-        """Training is over everywhere: let the link sampler end."""
+        """End the link sampler, after training is over on all nodes."""
         self._sampler = None
+        # The link sampler ends when `done.json` exists. Only the evaluator's node has a real one.
         if not self.output_dir.done.exists():
             write_whole(self.output_dir.done, b"{}")
 
     @property
     def has_ended(self) -> bool:
-        """Whether none of the processes is left."""
+        """Return whether none of the processes is left."""
         return not self._processes
 
     def poll_updates(self) -> Iterator[AgentMessage]:
-        """What has happened since the last call."""
+        """Yield the messages about everything that happened since the last call."""
         for ended in self._server.exits():
             name, rank = self._processes.pop(ended.pid)
             if self._progress_relay is not None and rank >= 0 and ended.status < 0:
+                # The progress board must not wait for the parts of a rank that was killed.
                 self._progress_relay.remove_rank(rank)
             yield from self._read_new_log(self.logs / f"{name}.log")
             yield ProcessEnded(
@@ -187,7 +190,7 @@ class NodeTraining:
                 yield from self._read_new_log(path)
 
     def apply_update(self, update: BarrierUpdate | ProgressUpdate) -> BarrierUpdate | None:
-        """What other nodes' ranks have done; returns what to answer, if anything."""
+        """Apply an update from another node's ranks and return the answer, if there is one."""
         if isinstance(update, PROGRESS_UPDATE_TYPES):
             if self._progress_relay is not None:
                 self._progress_relay.apply_update(update)
@@ -195,6 +198,7 @@ class NodeTraining:
         return self.barrier_relay.apply_update(update)
 
     def _poll_milestones(self) -> Iterator[AgentMessage]:
+        """Yield a message for each milestone that was reached since the last call."""
         for worker in self._plan.workers:
             if self._is_new(self.output_dir.ready(worker.rank)):
                 yield RankReady(rank=worker.rank)
@@ -205,6 +209,7 @@ class NodeTraining:
             yield FirstStepBegan(time_ns=self._clock.to_reference(zero_ns))
         if self._plan.evaluator is not None and self._is_new(self.output_dir.done):
             yield from self._read_new_progress()
+            # The last lines of progress must arrive before the report of the end.
             yield TrainingDone(document=json.loads(self.output_dir.done.read_bytes()))
 
     def _is_new(self, path: Path) -> bool:
@@ -251,7 +256,7 @@ class NodeTraining:
 
 
 def _read_process_state(pid: int) -> tuple[float, bool]:
-    """CPU seconds that a process has used, and whether somebody stopped it."""
+    """Return the CPU seconds of a process, and whether it is stopped by a signal."""
     try:
         process = psutil.Process(pid)
         times = process.cpu_times()
@@ -261,10 +266,14 @@ def _read_process_state(pid: int) -> tuple[float, bool]:
 
 
 def find_interface(address: str) -> str:
-    """The network device of this node that carries an address; the name gloo and NCCL are told."""
+    """Return the network device of this node that has an address, for gloo and NCCL.
+
+    Raises:
+        DeploymentError: no device has the address.
+    """
     for interface, addresses in psutil.net_if_addrs().items():
         if any(each.address == address for each in addresses):
             return interface
     raise DeploymentError(
-        f"no network device of this node carries {address}, the address that the others know it by"
+        f"no network device of this node has {address}, the address that the other nodes use for it"
     )

@@ -1,5 +1,6 @@
-"""What an agent does on request: measure, shape, limit, answer for its clock. One method each, JSON
-in and out.
+"""Handlers of an agent's requests: measure, run commands, list files, read the clock.
+
+Each handler takes and returns JSON values.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter
@@ -29,12 +31,12 @@ RequestHandler = Callable[[Mapping[str, JsonValue]], JsonValue]
 
 
 class RequestHandlers:
-    """The requests that concern neither the training nor the shares.
+    """Handlers of the requests that concern neither the training nor the shares.
 
     Args:
-        host: the host that this node is.
-        address: its address on the experiment network.
-        folder: the run's folder on this node.
+        host: name of the host that this node is.
+        address: address of the node on the experiment network.
+        folder: folder of the run on this node.
     """
 
     def __init__(self, host: str, address: str, folder: Path) -> None:
@@ -43,7 +45,7 @@ class RequestHandlers:
         self.undo_commands: list[Sequence[str]] = []
 
     def list_handlers(self) -> Mapping[str, RequestHandler]:
-        """The tasks, as requests name them."""
+        """Return the handlers, by operation name."""
         return {
             "fingerprint": self.fingerprint,
             "measure_round_trips": self.measure_round_trips,
@@ -57,17 +59,18 @@ class RequestHandlers:
         }
 
     def fingerprint(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """What this machine is."""
+        """Return the description of this machine."""
         return {**describe_machine()}
 
     def read_clock(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """CLOCK_MONOTONIC of this node, ns."""
+        """Return CLOCK_MONOTONIC of this node, in ns."""
         return time.monotonic_ns()
 
     def measure_round_trips(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Median round trip of an empty packet to each peer, real ms; null where none came back.
+        """Return the median round trip of an empty packet to each peer, in real ms.
 
-        `argument`: `probes` (`EchoProbe`s from this host), `addresses` of the peers, `busy`.
+        The value is null if no packet came back. `argument` has `probes` (`EchoProbe`s from this
+        host), `addresses` of the peers, and `busy`.
         """
         probes = _ECHOES.validate_python(argument["probes"])
         addresses = {self._host: self._address, **_ADDRESSES.validate_python(argument["addresses"])}
@@ -79,13 +82,13 @@ class RequestHandlers:
         return {dst: value for (_, dst), value in measured.items()}
 
     def open_sink(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Open the receiving end of a flow; returns its port."""
+        """Open the receiving end of a flow and return its port."""
         sink = Sink(self._address, _FLOW.validate_python(argument["probe"]).transport)
         self._sinks[sink.port] = sink
         return sink.port
 
     def receive(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Receive a flow on a sink that is open, and close it; returns Mbit/s or datagrams."""
+        """Receive a flow on an open sink and close it; return Mbit/s, or a number of datagrams."""
         with self._sinks.pop(int(str(argument["port"]))) as sink:
             return sink.receive(_FLOW.validate_python(argument["probe"]))
 
@@ -96,18 +99,27 @@ class RequestHandlers:
         return None
 
     def run_command(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Run a command (`words`, no shell; `text` is its standard input); returns what it
-        printed.
+        """Run a command without a shell and return its output.
+
+        `argument` has the command's `words`, and `text` for its standard input.
+
+        Raises:
+            EmulationError: the command failed, or took too long.
         """
         words = _parse_words(argument["words"])
-        done = subprocess.run(
-            words,
-            input=str(argument.get("text", "")),
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                words,
+                input=str(argument.get("text", "")),
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EmulationError(
+                f"{self._host}: {' '.join(words)} did not end within {_COMMAND_TIMEOUT_S:g} s"
+            ) from error
         if done.returncode != 0:
             raise EmulationError(
                 f"{self._host}: {' '.join(words)} failed: {done.stderr.strip() or done.returncode}"
@@ -115,26 +127,27 @@ class RequestHandlers:
         return done.stdout
 
     def undo_at_end(self, argument: Mapping[str, JsonValue]) -> JsonValue:
-        """Remember a command to run when the agent ends, however the run does."""
+        """Register a command that runs when the agent ends, whatever ends it."""
         self.undo_commands.append(_parse_words(argument["words"]))
         return None
 
     def report_manifest(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Size and SHA-256 of every file that the run left on this node, by path below its
-        folder.
-        """
+        """Return size and SHA-256 of every file that the run left on this node."""
         return build_manifest(self._folder)
 
     def run_undo_commands(self) -> None:
-        """Undo what was asked to be undone; what was undone before is not there any more, and that
-        is fine.
+        """Run the registered undo commands.
+
+        Errors are ignored: a command fails if its effect was undone before. A command that hangs
+        does not keep the others from running.
         """
         for words in self.undo_commands:
-            subprocess.run(words, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT_S)
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(words, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT_S)
 
 
 def build_manifest(folder: Path) -> JsonValue:
-    """Size and SHA-256 of every file below a run's folder that travels home, by its path there."""
+    """Return size and SHA-256 of every file to fetch, by its path below the run's folder."""
     files = sorted(
         path for path in folder.rglob("*") if path.is_file() and _is_fetched(path, folder)
     )
@@ -153,7 +166,7 @@ def _parse_words(value: JsonValue) -> list[str]:
 
 
 def _is_fetched(path: Path, folder: Path) -> bool:
-    """Whether a file travels home: the prepared data, shared memory and snapshots do not."""
+    """Return whether a file is fetched; prepared data, shared memory and snapshots are not."""
     relative = path.relative_to(folder)
     passing = relative.is_relative_to("workers/data") or relative.is_relative_to("drives")
     is_snapshot = relative.name.lstrip(".").startswith("snapshot-")
@@ -165,7 +178,7 @@ def _is_fetched(path: Path, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Print the manifest of a folder, for a controller whose agent here is gone."""
+    """Print the manifest of a folder, for a controller that lost its agent here."""
     sys.stdout.write(json.dumps(build_manifest(Path(sys.argv[1]))))
 
 

@@ -41,7 +41,7 @@ class ReservationPlan:
         request: nodes, walltime and job options.
         hosts: all hosts of the scenario, in order.
         timeout_s: longest wait for the reservation to start.
-        addresses: empty, since the nodes are not known yet.
+        addresses: empty mapping, since the nodes are not known yet.
     """
 
     request: G5kPlan
@@ -51,12 +51,13 @@ class ReservationPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences about settings of the scenario without effect on Grid'5000."""
+        """Warnings about settings of the scenario that have no effect on Grid'5000."""
         return tuple(str(warning) for warning in self.request.warnings)
 
     def describe(self) -> G5kDescription:
-        """Return the nodes, the usage policy's verdict and, when this machine has an account's
-        configuration, an estimate of the start.
+        """Return the nodes, the usage policy's verdict and an estimate of the start.
+
+        The estimate needs an API account on this machine; without one it is empty.
         """
         from datetime import UTC, datetime
 
@@ -70,8 +71,9 @@ class ReservationPlan:
 
     @contextmanager
     def reserve_nodes(self, journal: Journal) -> Iterator[ReservedNodes]:
-        """Hold the nodes for the body, and release them however it ends; jobs that were there
-        before are left running.
+        """Hold the nodes for the body of a `with`, and release them however it ends.
+
+        Jobs that existed before the run are left running.
 
         Raises:
             InputError: a named job cannot be used.
@@ -87,6 +89,7 @@ class ReservationPlan:
             name = job_name(journal.record.id)
             reservation = reserve(self.request, self.hosts, name, record_jobs, self.timeout_s)
         try:
+            # `ends_at_s` is a Unix time; the run compares monotonic times.
             end_s = time.monotonic() + reservation.ends_at_s - time.time()
             machines = reservation.machines
             yield ReservedNodes(machines, end_s, _find_home_stores(machines))
@@ -108,8 +111,9 @@ def _release_reservation(reservation: Reservation, journal: Journal) -> None:
 
 
 def _find_home_stores(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
-    """Return the user's own home, which a site's machines share by NFS and where their root may
-    not write.
+    """Return the user's home as the store for wheels.
+
+    A site's nodes share it by NFS, and root may not write to it.
     """
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
 
@@ -120,10 +124,10 @@ def _find_home_stores(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
 
 @dataclass(frozen=True)
 class G5kTestbed(RemoteTestbed):
-    """Grid'5000.
+    """Grid'5000 testbed.
 
     Attributes:
-        reservation: options of the reservation; None: the scenario's settings alone.
+        reservation: options of the reservation; None for the scenario's settings alone.
         reservation_timeout_s: longest wait for a reservation to start.
     """
 
@@ -132,14 +136,14 @@ class G5kTestbed(RemoteTestbed):
         "g5k", own_machines=True, kwollect=True, docker_cache=True
     )
     options: ClassVar[tuple[CommandOption, ...]] = (
-        CommandOption("--walltime", "how long to hold the nodes, also beyond a day.", "HH:MM:SS"),
-        CommandOption("--reservation", "when to begin, in Paris.", "'YYYY-MM-DD HH:MM:SS'"),
+        CommandOption("--walltime", "length of the reservation; may exceed a day.", "HH:MM:SS"),
+        CommandOption("--reservation", "start time, in Paris time.", "'YYYY-MM-DD HH:MM:SS'"),
         CommandOption("--queue", "OAR queue."),
-        CommandOption("--project", "whose reservation it is."),
-        CommandOption("--job-type", "a further OAR job type, such as exotic.", kind="texts"),
-        CommandOption("--env-name", "a Kadeploy environment to deploy."),
-        CommandOption("--kavlan", "put the nodes into a VLAN of their own.", kind="switch"),
-        CommandOption("--job", "use this running reservation, and leave it.", "[SITE:]ID", "texts"),
+        CommandOption("--project", "OAR project that the reservation is charged to."),
+        CommandOption("--job-type", "additional OAR job type, such as exotic.", kind="texts"),
+        CommandOption("--env-name", "Kadeploy environment to deploy."),
+        CommandOption("--kavlan", "put the nodes into their own VLAN.", kind="switch"),
+        CommandOption("--job", "use a running job and do not release it.", "[SITE:]ID", "texts"),
         CommandOption(
             "--reservation-timeout",
             "longest wait for the nodes, in seconds.",
@@ -156,6 +160,7 @@ class G5kTestbed(RemoteTestbed):
         """Create the testbed from the options of a reservation."""
         from laggard.layers_services.g5k.request import G5kOptions
 
+        # Options that may be repeated are singular on the command line and plural in `G5kOptions`.
         fields = {"job": "jobs", "job_type": "job_types"}
         given = {fields.get(name, name): value for name, value in values.items()}
         timeout_s = float(str(given.pop("reservation_timeout", RESERVATION_TIMEOUT_S)))
@@ -163,10 +168,10 @@ class G5kTestbed(RemoteTestbed):
         return cls(G5kOptions(**given), timeout_s)  # type: ignore[arg-type]
 
     def plan_machines(self, scenario: Scenario) -> ReservationPlan:
-        """Plan the reservation of a node per host.
+        """Plan the reservation of one node per host.
 
         Raises:
-            InputError: there is no such reservation.
+            InputError: the options or the layers do not describe a valid reservation.
         """
         from laggard.layers_services.g5k.plan import plan_g5k
         from laggard.layers_services.g5k.request import G5kOptions
@@ -176,7 +181,7 @@ class G5kTestbed(RemoteTestbed):
         return ReservationPlan(request, tuple(scenario.hosts), self.reservation_timeout_s)
 
     def has_power_meters(self, machines: Sequence[Machine]) -> bool:
-        """Return whether the reference data know a power meter of one of these nodes."""
+        """Return whether the reference data lists a power meter for at least one of these nodes."""
         from laggard.layers_services.g5k.energy import metered
 
         return bool(metered(machines))
@@ -184,7 +189,7 @@ class G5kTestbed(RemoteTestbed):
     def measure_energy(
         self, machines: Sequence[Machine], start_s: float, end_s: float
     ) -> tuple[HostEnergy, ...]:
-        """Return the joules of every metered node, as kwollect has them.
+        """Return the energy of every metered node in joules, as measured by kwollect.
 
         Raises:
             DeploymentError: the API does not answer.
@@ -194,10 +199,10 @@ class G5kTestbed(RemoteTestbed):
         return measure_energy(machines, start_s, end_s)
 
     def release_run(self, record: RunRecord) -> tuple[ReservedJob, ...]:
-        """Release the jobs of a run's record and all others that carry the run's name.
+        """Release the jobs of a run's record and all other jobs with the run's name.
 
         Raises:
-            LaggardError: the API refuses the user, or does not answer at all.
+            LaggardError: the API refuses the user, or does not answer.
         """
         from laggard.layers_services.g5k.release import destroy, job_name, still_held
 

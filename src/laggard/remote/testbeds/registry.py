@@ -1,4 +1,4 @@
-"""Registry of the remote testbeds: one import and one entry each."""
+"""Registry of the remote testbeds: one import and one entry per testbed."""
 
 from __future__ import annotations
 

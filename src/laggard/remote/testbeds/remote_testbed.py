@@ -1,4 +1,4 @@
-"""Interface of a testbed of real machines, and what it gives a run."""
+"""Interface of a testbed of real machines, and the values that it gives to a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from laggard.scenario.load import Scenario
 
 OptionValue = str | float | bool | Path | tuple[str, ...]
-"""Value of an option of the command line, as its type says."""
+"""Value of a command-line option; its type depends on `CommandOption.kind`."""
 
 
 @dataclass(frozen=True)
 class CommandOption:
-    """Option of the command line that belongs to one testbed.
+    """Command-line option that belongs to one testbed.
 
     Attributes:
         flag: name with its dashes, such as `--walltime`.
-        help: what it does, for `--help`.
+        help: effect of the option, for `--help`.
         metavar: form of the value, for `--help`.
         kind: `text`, `texts` (the option may be repeated), `switch`, `file`, or `seconds`.
         default: value that is shown and used when the option is absent.
@@ -42,7 +42,7 @@ class CommandOption:
 
     @property
     def name(self) -> str:
-        """Name of the value: the flag without dashes at its beginning, and with underscores."""
+        """Name of the value: the flag without leading dashes and with underscores."""
         return self.flag.removeprefix("--").replace("-", "_")
 
 
@@ -51,9 +51,10 @@ class ReservedNodes:
     """Machines that a run may use.
 
     Attributes:
-        machines: one per host, in the hosts' order.
-        walltime_end_s: `time.monotonic()` at which the testbed takes them back; None: never.
-        stores: folder for wheels on a machine, by host, where that is not root's home.
+        machines: one machine per host, in the hosts' order.
+        walltime_end_s: `time.monotonic()` at which the testbed takes the machines back; None for
+            never.
+        stores: folder for wheels on a machine, by host name; a missing host uses root's home.
     """
 
     machines: tuple[Machine, ...]
@@ -66,14 +67,14 @@ class MachinePlan(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences about settings without effect."""
+        """Warnings about settings that have no effect."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Address of every host, by name, as far as it is known before the reservation."""
+        """Address of every host, by name, if it is known before the reservation."""
 
     def describe(self) -> MachineDescription:
-        """Return what `laggard plan` shows; may ask the testbed when the run could start."""
+        """Return the text of `laggard plan`; may ask the testbed when the run could start."""
 
     def reserve_nodes(self, journal: Journal) -> AbstractContextManager[ReservedNodes]:
         """Hold the machines for the body of a `with`; release them however it ends.
@@ -85,7 +86,13 @@ class MachinePlan(Protocol):
 
 
 class RemoteTestbed(ABC):
-    """Testbed of real machines, with the options that were given for it."""
+    """Testbed of real machines, with its command-line options.
+
+    Attributes:
+        name: value of `--on`, also in `run.json`.
+        managers: E2Clab managers that the testbed supports.
+        options: command-line options that belong to the testbed.
+    """
 
     name: ClassVar[str]
     managers: ClassVar[ManagerSupport]
@@ -94,22 +101,23 @@ class RemoteTestbed(ABC):
     @classmethod
     @abstractmethod
     def from_options(cls, values: Mapping[str, OptionValue]) -> Self:
-        """Create the testbed from the options of the command line that were given.
+        """Create the testbed from its command-line options.
 
         Args:
-            values: by `CommandOption.name`; absent when not given and without a default.
+            values: option values, by `CommandOption.name`; options that were not given and have no
+                default are absent.
         """
 
     @abstractmethod
     def plan_machines(self, scenario: Scenario) -> MachinePlan:
-        """Choose the machines; nothing is started or reserved.
+        """Choose the machines without starting or reserving anything.
 
         Raises:
             InputError: the inventory or the reservation cannot be used.
         """
 
     def has_power_meters(self, machines: Sequence[Machine]) -> bool:  # noqa: ARG002
-        """Return whether the testbed meters the power of one of these machines at least."""
+        """Return whether the testbed meters the power of at least one of these machines."""
         return False
 
     def measure_energy(
@@ -118,7 +126,7 @@ class RemoteTestbed(ABC):
         start_s: float,  # noqa: ARG002
         end_s: float,  # noqa: ARG002
     ) -> tuple[HostEnergy, ...]:
-        """Return the joules of every metered host between two Unix times.
+        """Return the energy of every metered host between two Unix times, in joules.
 
         Raises:
             LaggardError: the meters cannot be read.
@@ -126,16 +134,16 @@ class RemoteTestbed(ABC):
         return ()
 
     def release_run(self, record: RunRecord) -> tuple[ReservedJob, ...]:  # noqa: ARG002
-        """Release everything that a run holds, by its record and its name on the testbed.
+        """Release all jobs of a run, found by its record and its name on the testbed.
 
         Returns:
-            All its jobs, each `released` where the testbed confirmed it.
+            All jobs of the run; `released` is set if the testbed confirmed the release.
 
         Raises:
-            LaggardError: the testbed refuses the user, or does not answer at all.
+            LaggardError: the testbed refuses the user, or does not answer.
         """
         return ()
 
     def format_held_jobs(self, jobs: Sequence[ReservedJob]) -> str:
-        """Return what the user can do about jobs that are still held, one line each."""
+        """Return instructions for jobs that are still held, one line per job."""
         return "\n".join(f"job {job.job_id} at {job.site} may still hold nodes" for job in jobs)

@@ -1,4 +1,4 @@
-"""The user's own machines, listed in an inventory and reached by SSH."""
+"""SSH testbed: the user's own machines, listed in an inventory."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ class InventoryPlan:
         return {machine.host.name: machine.host.address for machine in self.machines}
 
     def describe(self) -> InventoryDescription:
-        """Return the machines and how each is reached; none is contacted."""
+        """Return the machines and their SSH access, without contacting them."""
         from laggard.layers_services.ssh.description import describe_inventory
 
         return describe_inventory(self.machines)
 
     @contextmanager
     def reserve_nodes(self, journal: Journal) -> Iterator[ReservedNodes]:  # noqa: ARG002
-        """Yield the machines: there is nothing to reserve."""
+        """Yield the machines; nothing needs to be reserved."""
         yield ReservedNodes(self.machines)
 
 
 @dataclass(frozen=True)
 class SshTestbed(RemoteTestbed):
-    """The user's own machines.
+    """Testbed of the user's own machines.
 
     Attributes:
-        inventory: file that lists them.
+        inventory: path of the inventory file; None if `--hosts` was not given.
     """
 
     name: ClassVar[str] = "ssh"
     managers: ClassVar[ManagerSupport] = ManagerSupport("ssh", own_machines=True)
     options: ClassVar[tuple[CommandOption, ...]] = (
-        CommandOption("--hosts", "the machines, as an inventory file.", "FILE", "file"),
+        CommandOption("--hosts", "inventory file that lists the machines.", "FILE", "file"),
     )
 
     inventory: Path | None = None
@@ -80,13 +80,14 @@ class SshTestbed(RemoteTestbed):
 
         if self.inventory is None:
             raise InputError(
-                "--on ssh needs to know the machines: write them into a file and name it with"
+                "--on ssh needs an inventory: list the machines in a file and give its path with"
                 " --hosts"
             )
         try:
             content = self.inventory.read_bytes()
         except OSError as error:
             raise InputError(
-                f"{self.inventory}: cannot be read ({error.strerror}) — name it with --hosts"
+                f"{self.inventory}: cannot read the inventory ({error.strerror}) — give the path of"
+                " a readable file with --hosts"
             ) from error
         return InventoryPlan(assign(parse_inventory(content, self.inventory), scenario.hosts))
