@@ -47,7 +47,7 @@ def netem_refusal() -> str:
             input=_TRIAL, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"trying it failed: {error}"
+        return f"the test of netem failed: {error}"
     return " ".join(tried.stderr.split()) if tried.returncode else ""
 
 

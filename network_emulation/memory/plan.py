@@ -60,8 +60,8 @@ def memory_warnings(
     The arguments are those of `memory_problems`.
     """
     rule = (
-        "the limit has no effect:"
-        f" {'no worker runs on these hosts' if workers else 'it applies to workers only'}"
+        "the limit has no effect: "
+        f"{'no worker runs on these hosts' if workers else 'your own programs are not limited'}"
     )
     for i, entry in _list_limited_rules(heterogeneity):
         if {host.name for host in select_hosts(entry.hosts, hosts)}.isdisjoint(workers):

@@ -83,7 +83,7 @@ def storage_warnings(
         hosts: every host.
         source: file of the entries.
     """
-    unheld = "it applies to workers only"
+    unheld = "your own programs are not limited"
     rule = f"the limit has no effect: {'no worker runs on these hosts' if workers else unheld}"
     for section, i, entry in _list_host_entries(heterogeneity):
         names = {host.name for host in select_hosts(entry.hosts, hosts)}

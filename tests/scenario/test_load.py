@@ -446,5 +446,5 @@ def test_emulate_warns_of_limits_that_hold_no_program_of_the_users(tmp_path: Pat
     assert "--runs" in result.output
     assert "heterogeneity.yaml:2:29: deterministic.0.read" in result.output
     assert "heterogeneity.yaml:2:45: deterministic.0.memory" in result.output
-    assert "the limit has no effect: it applies to workers only" in result.output
+    assert "the limit has no effect: your own programs are not limited" in result.output
     assert "has no effect" not in CliRunner().invoke(main, ["check", str(folder)]).output
