@@ -55,7 +55,7 @@ def build_offset_table(distribution: Distribution) -> tuple[float, ...]:
 
 
 def _compute_normal_offset(entry: int) -> float:
-    # Imported here because most runs need no table of the normal distribution.
+    # Imported here, because only links with normal jitter need it.
     from statistics import NormalDist
 
     return NormalDist().inv_cdf((4 * entry + 0.5) / (4 * _ENTRIES))

@@ -431,7 +431,7 @@ def run_limiter(
     """
     for connection in unrelated:
         connection.close()
-    # A garbage collection would delay a release by milliseconds.
+    # A garbage collection could delay the release of a host.
     gc.disable()
     # In a session of its own, the kernel's autogroups weigh it like a session, not like a host.
     os.setsid()

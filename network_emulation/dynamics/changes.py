@@ -94,7 +94,7 @@ class Overlay:
         return replace(
             base,
             delay_ms=delay_ms,
-            # An event may lower the delay below the jitter, which would make delays negative.
+            # An event may lower the delay below the jitter, which must not exceed it.
             jitter_ms=min(jitter_ms, delay_ms),
             rate_mbps=values.get("rate_mbps", base.rate_mbps),
             loss_percent=values.get("loss_percent", base.loss_percent),

@@ -106,8 +106,7 @@ class NetemBackend:
             for host, commands in backend.removals.items():
                 for command in commands:
                     undo(host, command)
-        # The removals are recorded first: if this process is killed during the set-up, they still
-        # run.
+        # The removals were reported first, so that a set-up that fails half-way can be undone.
         backend._deploy_fabric()
         backend._deploy_intakes()
         with _tables_explained():
