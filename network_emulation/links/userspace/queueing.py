@@ -12,7 +12,7 @@ A super-packet (many segments in one frame) does not wait at a stage until all o
 previous stage. A stage hands it over when its first segment leaves, and serves the whole at its
 own rate. It is not done before the last segment, which arrives at time w, has passed: end =
 max(start + size / rate, w + segment / rate). So the last byte arrives when it would if the
-segments travelled alone. The stage's capacity stays free for others when the previous stage is the
+segments traveled alone. The stage's capacity stays free for others when the previous stage is the
 slower one.
 """
 
