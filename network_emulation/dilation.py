@@ -1,13 +1,14 @@
-"""The smallest time dilation under which a machine can give every host the speed it was promised.
+"""Time dilation: the smallest factor under which a machine gives every host its requested speed.
 
-Shares scale with 1 / D. A host that is held back finds its caches cold when it goes on, and takes
-more CPU time for the same work: a share of s loads its core with s * (2 - s), which is what small
-models were measured to take at most (`benchmarks/dilation.md`). So the smallest D for a given
-placement solves a quadratic equation for its heaviest core; the placement itself (hosts never
-migrate) is bin packing, solved by the two classic heuristics and the better taken: longest
-processing time first (Graham, SIAM J. Appl. Math. 1969) and MULTIFIT (Coffman, Garey, Johnson, SIAM
-J. Comput. 1978). Both stay within 4/3 and 13/11 of the optimum; on mixes of a few device classes
-they reach it.
+Shares scale with 1 / D. A held-back host finds cold caches when it resumes, and needs more CPU
+time for the same work. A share of s loads its core with s * (2 - s); that is the largest load
+measured with small models (`benchmarks/dilation.md`).
+
+So the smallest D for a given placement solves a quadratic equation for its heaviest core. The
+placement itself (hosts never migrate) is bin packing. Two classic heuristics solve it, and the
+better result is taken: longest processing time first (Graham, SIAM J. Appl. Math. 1969) and
+MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 1978). Both stay within 4/3 and 13/11 of the
+optimum; on mixes of a few device classes they reach it.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 CORE_CAPACITY = 0.95
-"""Load that several hosts may put on one core; the rest is for interrupts and for what holds the
-shares."""
+"""Load that several hosts may put on one core; the rest is for interrupts and for the limiters."""
 
 _BISECTIONS = 40
+"""Steps of MULTIFIT's bisection: the dilation is then exact to 2^-40 of its first upper bound."""
 _EPSILON = 1e-9
 
 Placement = tuple[tuple[str, ...], ...]
 
 
 def auto_dilation(shares: Mapping[str, float], cores: int, reserve: float) -> float:
-    """Smallest D >= 1 such that the loads of shares / D fit on the cores, each host on one core.
+    """Return the smallest D >= 1 under which all hosts fit on the cores, each on one core.
 
     Args:
-        shares: cores' worth of speed that every host is to have, above 0 and at most 1.
-        cores: cores of the machine.
+        shares: speed of every host in cores, above 0 and at most 1.
+        cores: number of cores of the machine.
         reserve: cores to keep free for the link emulator, the controller and the measurements.
 
     Returns:
-        D; 1 where everything fits.
+        D; 1 if everything fits.
 
     Raises:
-        ValueError: the reserve leaves nothing, or a share is not above 0 and at most 1.
+        ValueError: if the reserve leaves no core, or a share is not above 0 and at most 1.
     """
     return best_placement(shares, cores, reserve)[1]
 
@@ -45,9 +46,11 @@ def auto_dilation(shares: Mapping[str, float], cores: int, reserve: float) -> fl
 def best_placement(
     shares: Mapping[str, float], cores: int, reserve: float
 ) -> tuple[Placement, float]:
-    """Hosts of every core, and the dilation that this placement needs (see `auto_dilation`)."""
+    """Return the hosts of every core, and the dilation of this placement (see `auto_dilation`)."""
     _require_capacity(shares, cores, reserve)
     least = max(1.0, _solve_fitting_dilation(shares.values(), cores - reserve))
+    # Both heuristics place the largest hosts first. MULTIFIT runs only if the first is not
+    # optimal.
     by_size = sorted(shares, key=lambda host: -shares[host])
     candidates = [_longest_first(by_size, shares, cores)]
     if compute_needed_dilation(candidates[0], shares) > least:
@@ -59,8 +62,9 @@ def best_placement(
 
 
 def compute_needed_dilation(placement: Placement, shares: Mapping[str, float]) -> float:
-    """Dilation that the heaviest core of a placement needs; a host alone may have the whole
-    core.
+    """Return the dilation that the heaviest core of a placement needs.
+
+    A host alone on a core may use the whole core.
     """
     alone = [shares[core[0]] for core in placement if len(core) == 1]
     together = [
@@ -72,15 +76,15 @@ def compute_needed_dilation(placement: Placement, shares: Mapping[str, float]) -
 
 
 def compute_load(share: float) -> float:
-    """CPU time a second that a host needs to compute at a share of a core's full speed."""
+    """Return the CPU time per second that a host needs to compute at a share of full speed."""
     return share * (2 - share) if share < 1 else share
 
 
 def _solve_fitting_dilation(shares: Iterable[float], capacity: float) -> float:
-    """The D at which the loads of shares / D add up to a capacity; 0 for no shares.
+    """Return the D at which the loads of shares / D add up to a capacity; 0 for no shares.
 
-    2 S / D - Q / D^2 = C with the sum S of the shares and Q of their squares; where the greatest
-    sum of loads, at D = Q / S, is less than the capacity, any D will do.
+    The equation is 2 S / D - Q / D^2 = C, where S is the sum of the shares and Q the sum of their
+    squares. The greatest sum of loads is at D = Q / S. If it is below the capacity, any D will do.
     """
     known = tuple(shares)
     total, squares = sum(known), sum(share * share for share in known)
@@ -91,13 +95,14 @@ def _solve_fitting_dilation(shares: Iterable[float], capacity: float) -> float:
 def _require_capacity(shares: Mapping[str, float], cores: int, reserve: float) -> None:
     if not 0 <= reserve < cores:
         raise ValueError(
-            f"a reserve of {reserve:g} of {cores} cores leaves nothing to the hosts; keep fewer"
-            " back"
+            f"a reserve of {reserve:g} of {cores} cores is out of range; it must be at least 0 and"
+            " leave cores for the hosts"
         )
     wrong = [host for host, share in shares.items() if not 0 < share <= 1]
     if wrong:
         raise ValueError(
-            f"{wrong[0]} has a share of {shares[wrong[0]]:g}; a share is above 0 and at most 1 core"
+            f"{wrong[0]}: a CPU share of {shares[wrong[0]]:g} cores is out of range; it must be"
+            " greater than 0 and at most 1"
         )
 
 
@@ -114,6 +119,7 @@ def _longest_first(by_size: Sequence[str], shares: Mapping[str, float], cores: i
 def _place_multifit(
     by_size: Sequence[str], shares: Mapping[str, float], cores: int, enough: float
 ) -> list[Placement]:
+    # The dilation of the first heuristic is an upper bound: its placement fits.
     low, high, found = 0.0, enough, list[Placement]()
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Running a function in a process of its own that cannot outlive its caller."""
+"""Companion processes: forked helpers that cannot outlive their caller."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class PackedError:
-    """An error on its way between processes; pickle alone would call its constructor with the wrong
-    arguments.
+    """Error that can be sent between processes.
+
+    Pickle alone would call the error's constructor with the wrong arguments.
+
+    Attributes:
+        kind: class of the error.
+        message: its `args`.
+        fields: its instance attributes.
     """
 
     kind: type[LaggardError]
@@ -28,7 +34,7 @@ class PackedError:
     fields: dict[str, object]
 
     def unpacked(self) -> LaggardError:
-        """The error, to be raised."""
+        """Return the error, to be raised."""
         error = self.kind.__new__(self.kind)
         error.args = self.message
         error.__dict__.update(self.fields)
@@ -36,17 +42,18 @@ class PackedError:
 
 
 def pack_error(error: LaggardError) -> PackedError:
-    """An error as a value that pickles."""
+    """Return an error as a value that can be pickled."""
     return PackedError(type(error), error.args, dict(vars(error)))
 
 
 def fork_companion(name: str, body: Callable[[], int]) -> int:
-    """Fork a process that runs `body` and ends with its status, or is killed when this process's
-    calling thread ends.
+    """Fork a process that runs `body` and exits with its result as status.
+
+    The kernel kills it when the calling thread of this process ends.
 
     Args:
-        name: how `ps` shows it; the kernel keeps 15 bytes.
-        body: what it does; an exception that leaves it is printed to stderr and becomes status 1.
+        name: process name for `ps`; the kernel keeps 15 bytes.
+        body: function to run; an uncaught exception is printed to stderr and becomes status 1.
 
     Returns:
         Its process id.
@@ -64,20 +71,22 @@ def _run_companion(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
         linux.die_with_parent(parent)
         linux.set_process_name(name)
         _default_signals()
-        # A garbage collection that traverses inherited objects copies them page by page, which
-        # stops the process for 45 ms.
+        # A garbage collection that traverses inherited objects copies their pages, which stops the
+        # process for 45 ms.
         gc.freeze()
         status = body()
-    # The process ends here; the traceback is all that can be left behind.
+    # The process ends here, so a printed traceback is the only possible report.
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
+        # Exit without the exit handlers and buffered output that the fork inherited.
         os._exit(status & 0xFF)
 
 
 def _default_signals() -> None:
-    """Forget the parent's handlers; a terminal's Ctrl-C is for the caller to handle, who then ends
-    its companions.
+    """Reset the signal handlers that the fork inherited.
+
+    SIGINT is ignored: a terminal sends Ctrl-C to the caller too, which then ends its companions.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -87,7 +96,7 @@ def _default_signals() -> None:
 
 
 def companion_is_alive(pid: int) -> bool:
-    """Whether a companion still runs; one that has ended stays to be waited for."""
+    """Return True if a companion still runs; one that has ended remains to be waited for."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
@@ -95,7 +104,7 @@ def companion_is_alive(pid: int) -> bool:
 
 
 def end_companion(pid: int) -> None:
-    """Kill a companion and wait for it; one that has already been waited for is fine."""
+    """Kill a companion and wait for it; do nothing if it has been waited for already."""
     try:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -104,10 +113,11 @@ def end_companion(pid: int) -> None:
 
 
 def run_forked(name: str, function: Callable[[], _T]) -> _T:
-    """Run `function` in a forked process and return its result, which must pickle.
+    """Run `function` in a forked process and return its result, which must be picklable.
 
     Raises:
-        EmulationError: the process failed or died; a LaggardError of its own is raised as it was.
+        EmulationError: if the process failed or died. A LaggardError of the function is raised
+            unchanged.
     """
     reading, writing = os.pipe()
     pid = fork_companion(name, lambda: _run_and_answer(function, reading, writing))
@@ -116,11 +126,11 @@ def run_forked(name: str, function: Callable[[], _T]) -> _T:
         with os.fdopen(reading, "rb") as stream:
             answer = stream.read()
     finally:
-        # It has answered, or the caller is being interrupted: either way nobody needs it any more.
+        # It has answered, or the caller is being interrupted: either way it is no longer needed.
         end_companion(pid)
     if not answer:
         raise EmulationError(
-            f"the process `{name}` died before it answered; its output on stderr says why"
+            f"the process `{name}` died before it returned a result; see its error output on stderr"
         )
     result = pickle.loads(answer)  # noqa: S301 - written by our own fork
     if isinstance(result, PackedError):

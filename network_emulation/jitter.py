@@ -1,21 +1,19 @@
-"""How delays vary: the distributions of jitter, as the kernel's netem has them (tc-netem(8)), so
-that both backends mean the same.
+"""Jitter: distributions of delays as in the kernel's netem (tc-netem(8)), for both backends.
 
-A packet's delay is delay + jitter · X, never below 0 (netem sends what is due in the past at once).
-X is
+A packet's delay is delay + jitter · X, never below 0 (netem sends overdue packets at once). X is
 
     uniform   uniform in -1 … 1: delay ± jitter
     normal    standard normal: jitter is the standard deviation
     pareto    4/3 · (U^(-1/3) - 3/2), U uniform in 0 … 1: a Pareto distribution of shape 3
-              about its mean, which would have a standard
-              deviation of 1.15; from -0.67 up, median -0.32
+              about its mean, which would have a standard deviation of 1.15; from -0.67 up,
+              median -0.32
 
-The last two are tables of 4096 equally likely values in units of 1/8192, made as iproute2 makes its
-`normal.dist` and `pareto.dist` (netem/normal.c and netem/pareto.c, after Carson and Santay's NIST
-Net, ACM CCR 33(3), 2003). An entry has 16 bits, so that no X exceeds 4 in either direction. The cut
-takes little from the normal distribution, and the longest tail from the Pareto: its table has mean
--0.03 and standard deviation 0.82. iproute2's own tables have the same numbers (the normal ones to
-the last digit).
+The last two are tables of 4096 equally likely values in units of 1/8192. They are made like
+iproute2's `normal.dist` and `pareto.dist` (netem/normal.c and netem/pareto.c, after Carson and
+Santay's NIST Net, ACM CCR 33(3), 2003). An entry has 16 bits, so X never exceeds 4 in either
+direction. This cuts little from the normal distribution, and the longest tail from the Pareto: its
+table has mean -0.03 and standard deviation 0.82. iproute2's own tables have the same numbers (the
+normal ones to the last digit).
 """
 
 from __future__ import annotations
@@ -28,22 +26,24 @@ from typing import Literal
 Distribution = Literal["uniform", "normal", "pareto"]
 
 REACH: Mapping[Distribution, float] = {"uniform": 1.0, "normal": 4.0, "pareto": 4.0}
-"""How far above the delay a packet's can be at most, in units of jitter."""
+"""Largest excess of a packet's delay over the configured delay, in units of jitter."""
 
 SPREAD: Mapping[Distribution, float] = {"uniform": 2.0, "normal": 4.0, "pareto": 4.0}
-"""Packets so far apart (in units of jitter) hardly ever wait for the one before them in order not
-to overtake it: never, 0.2 %, 0.8 %."""
+"""Distance between packets, in units of jitter, at which they rarely wait for the previous
+packet in order not to overtake it: never, 0.2 %, 0.8 % of them."""
 
 _ENTRIES = 4096
 _SCALE = 8192
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _GRID = 128
+"""Number of quantiles that describe the delays of one link."""
 
 
 @cache
 def build_offset_table(distribution: Distribution) -> tuple[float, ...]:
-    """The table of X, equally likely values in increasing order; empty for the uniform
-    distribution, which needs none.
+    """Return the table of X: equally likely values in increasing order.
+
+    It is empty for the uniform distribution, which needs no table.
     """
     if distribution == "uniform":
         return ()
@@ -55,6 +55,7 @@ def build_offset_table(distribution: Distribution) -> tuple[float, ...]:
 
 
 def _compute_normal_offset(entry: int) -> float:
+    # Imported here, because only links with normal jitter need it.
     from statistics import NormalDist
 
     return NormalDist().inv_cdf((4 * entry + 0.5) / (4 * _ENTRIES))
@@ -68,7 +69,7 @@ def _compute_pareto_offset(entry: int) -> float:
 def delay_grid_ms(
     delay_ms: float, jitter_ms: float, distribution: Distribution
 ) -> tuple[float, ...]:
-    """Delays of one link at equally spaced quantiles, in increasing order."""
+    """Return the delays of one link at equally spaced quantiles, in increasing order."""
     if not jitter_ms:
         return (delay_ms,)
     table = build_offset_table(distribution)
@@ -80,17 +81,18 @@ def delay_grid_ms(
 def median_of_sum_ms(
     there_ms: Sequence[float], back_ms: Sequence[float], samples: int
 ) -> tuple[float, float]:
-    """The median of the sum of two delays, and how far a sample's median may be from it.
+    """Return the median of the sum of two delays, and its largest likely error in a sample.
 
     Args:
-        there_ms: quantiles of one (see `delay_grid_ms`).
-        back_ms: quantiles of the other.
+        there_ms: quantiles of the first delay (see `delay_grid_ms`).
+        back_ms: quantiles of the second delay.
         samples: size of the sample.
 
     Returns:
-        The median, and the larger of its distances from the bounds that a sample's median exceeds
-        once in 32 000 times each (as a normal variable exceeds four standard deviations); whatever
-        the distributions, those are quantiles of the sum.
+        The median, and the error: the larger distance from the median to the bounds that a
+            sample's median exceeds once in 32 000 samples each (as often as a normal variable
+            exceeds four standard deviations). For all distributions, those bounds are quantiles of
+            the sum.
     """
     sums = sorted(there + back for there in there_ms for back in back_ms)
     upper = _median_bound(samples)
@@ -110,8 +112,9 @@ def _interpolate_quantile(ordered: Sequence[float], quantile: float) -> float:
 
 @cache
 def _median_bound(samples: int) -> float:
-    """The quantile above which half of the sample lies with the probability of four standard
-    deviations (bisected).
+    """Return the quantile that a sample's median exceeds with the probability of four sigmas.
+
+    The probability that at least half of the sample lies above it is binomial; it is bisected.
     """
     rare = math.erfc(4.0 / math.sqrt(2.0)) / 2
     half = math.ceil(samples / 2)

@@ -1,6 +1,4 @@
-"""What every link of the continuum is to be: the values that planning makes and the backends
-apply.
-"""
+"""Link plan: the values that planning computes for every link and that the backends apply."""
 
 from __future__ import annotations
 
@@ -14,24 +12,27 @@ from laggard.network_emulation.jitter import REACH, Distribution
 Pair = tuple[str, str]
 
 QUEUE_PACKETS = 1000
-"""Full-size packets of backlog a link holds before it drops (Linux's and netem's default), delay
-line not counted."""
+"""Full-size packets of backlog that a link holds before it drops (the default of Linux and
+netem). Packets in the delay line do not count."""
 
 PACKET_BYTES = 1514
-"""A full-size packet on the wire: MTU 1500 and the Ethernet header."""
+"""Bytes of a full-size packet on the wire: MTU 1500 and the Ethernet header."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What one direction of a link does to packets.
+    """Delay, jitter, rate and loss of one direction of a link.
 
     Attributes:
         delay_ms: one-way delay, end to end.
-        jitter_ms: how far each packet's delay varies; packets never overtake each other.
-        rate_mbps: serialisation rate in Mbit/s of link-layer bytes; None is as fast as the machine.
+        jitter_ms: variation of each packet's delay; packets never overtake each other.
+        rate_mbps: serialization rate in Mbit/s of link-layer bytes; None is as fast as the
+            machine.
         loss_percent: packets lost, in percent.
-        distribution: of the delay, and what jitter means there (see `jitter`).
-        burst_packets: packets lost in a row, on average (see `bursts`); 1 for independent losses.
+        distribution: distribution of the delay, which also defines the unit of jitter (see
+            `jitter`).
+        burst_packets: mean number of consecutive lost packets (see `loss_bursts`); 1 for
+            independent losses.
     """
 
     delay_ms: float = 0.0
@@ -43,23 +44,26 @@ class Constraint:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether it constrains nothing."""
+        """Return True if it constrains nothing."""
         return self.only_rate and self.rate_mbps is None
 
     @property
     def only_rate(self) -> bool:
-        """Whether it neither delays nor loses."""
+        """Return True if it neither delays nor loses packets."""
         return not (self.delay_ms or self.jitter_ms or self.loss_percent)
 
     @property
     def longest_delay_ms(self) -> float:
-        """What no packet's delay exceeds, the wait for those before it left out."""
+        """Return the upper bound of a packet's delay, without its wait for earlier packets."""
         return self.delay_ms + REACH[self.distribution] * self.jitter_ms
 
 
 @dataclass(frozen=True)
 class AccessLink:
-    """A host's own link into the network, shared by all its peers (Mbit/s; None is unlimited)."""
+    """A host's own link into the network, shared by all its peers.
+
+    Rates are in Mbit/s; None is unlimited.
+    """
 
     host: str
     up_mbps: float | None = None
@@ -68,7 +72,7 @@ class AccessLink:
 
 @dataclass(frozen=True)
 class SharedLink:
-    """One bottleneck that several ordered pairs share. A pair crosses at most one."""
+    """One bottleneck that several ordered pairs share; a pair crosses at most one."""
 
     name: str
     pairs: frozenset[Pair]
@@ -81,8 +85,8 @@ class LinkPlan:
 
     Attributes:
         hosts: every host, in order.
-        pairs: the constraint of every ordered pair that a rule or a later event names; neutral
-            where only an event does.
+        pairs: constraint of every ordered pair that a rule or a later event names; neutral if only
+            an event names it.
         access: access links by host name.
         shared: shared bottlenecks.
     """
@@ -93,12 +97,13 @@ class LinkPlan:
     shared: tuple[SharedLink, ...] = ()
 
     def shared_by(self, pair: Pair) -> SharedLink | None:
-        """The shared bottleneck that an ordered pair crosses."""
+        """Return the shared bottleneck that an ordered pair crosses; None if it crosses none."""
         return next((link for link in self.shared if pair in link.pairs), None)
 
     def expected(self, src: str, dst: str) -> Constraint:
-        """What one flow alone should see from `src` to `dst`: the pair's constraint at the slowest
-        rate on its way.
+        """Return the constraint that a single flow from `src` to `dst` should see.
+
+        It is the pair's constraint with the slowest rate on the path.
         """
         constraint = self.pairs.get((src, dst), Constraint())
         up, down = self.access.get(src), self.access.get(dst)
@@ -115,12 +120,12 @@ class LinkPlan:
 
 @dataclass(frozen=True)
 class TierPair:
-    """Ordered pairs of hosts that are alike: same tiers, same expected constraint.
+    """Ordered pairs of hosts with the same tiers and the same expected constraint.
 
     Attributes:
         src_layer: tier that sends.
         dst_layer: tier that receives.
-        constraint: what one flow alone should see (see `LinkPlan.expected`).
+        constraint: constraint that a single flow should see (see `LinkPlan.expected`).
         pairs: the ordered pairs, in the plan's order of hosts.
     """
 
@@ -131,8 +136,9 @@ class TierPair:
 
 
 def tier_pairs(plan: LinkPlan) -> tuple[TierPair, ...]:
-    """Groups of alike ordered pairs, for measuring one of each; pairs that nothing constrains are
-    left out.
+    """Return the groups of equal ordered pairs, so that one pair of each can be measured.
+
+    Unconstrained pairs are left out.
     """
     groups: dict[tuple[str, str, Constraint], list[Pair]] = {}
     bottlenecked = {pair for link in plan.shared for pair in link.pairs}
@@ -154,7 +160,7 @@ def tier_pairs(plan: LinkPlan) -> tuple[TierPair, ...]:
 
 
 def dilate_constraint(constraint: Constraint, dilation: Dilation) -> Constraint:
-    """A constraint in virtual units as the real one that a dilated machine must apply."""
+    """Convert a constraint in virtual units to the real one that a dilated machine applies."""
     return replace(
         constraint,
         delay_ms=dilation.real_ms(constraint.delay_ms),
@@ -164,7 +170,7 @@ def dilate_constraint(constraint: Constraint, dilation: Dilation) -> Constraint:
 
 
 def dilate_links(plan: LinkPlan, dilation: Dilation) -> LinkPlan:
-    """The plan in real units: delays × D, rates / D, loss as it is."""
+    """Convert a plan to real units: delays × D, rates / D, losses unchanged."""
     access = {
         host: AccessLink(
             host, _to_real_mbps(link.up_mbps, dilation), _to_real_mbps(link.down_mbps, dilation)

@@ -1,9 +1,10 @@
-"""`network.yaml` (E2Clab's file, E2Clab's meaning) and `heterogeneity.yaml` (ours), as typed
-values.
+"""Models of `network.yaml` (E2Clab's file and meaning) and `heterogeneity.yaml` (Laggard's).
 
-E2Clab's schema lets nonsense through (`delay: 10 parsecs`, any loss text); these models do not.
-Everything that `heterogeneity.yaml` may say is parsed here; what the plan cannot emulate is refused
-there, not here.
+E2Clab's schema accepts nonsense (`delay: 10 parsecs`, any loss text); these models do not. All
+keys of `heterogeneity.yaml` are parsed here. Values that the plan cannot emulate are refused by
+planning, not here.
+
+Error texts have the form "rule — fix"; `core/yaml_source.py` splits them at the dash.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.profiles import ProfileName
 
 MAX_BURST_PACKETS = 10_000.0
+"""Largest mean burst that `burst` accepts."""
 MAX_CHANGES = 200_000
-"""Timed changes of one run; an entry that makes more has a mistake in its period."""
+"""Largest number of timed changes in one run; an entry that makes more has a mistake in its
+period."""
 
 _LINK_KEYS = ("delay", "rate", "loss", "jitter", "distribution", "burst")
 
@@ -54,7 +57,7 @@ Pattern = Annotated[
         strip_whitespace=True, pattern=r"^[A-Za-z0-9_.*?\[\]!&:,~^$|()+\\-]+$", max_length=500
     ),
     Field(
-        description="hosts, as E2Clab's pattern layer.service.service_id.machine_id",
+        description="pattern of hosts, in E2Clab's form layer.service.service_id.machine_id",
         examples=["edge.*"],
     ),
 ]
@@ -66,11 +69,12 @@ class _NetworkSection(BaseModel):
     )
 
 
+# E2Clab's schema accepts only text here, so a bare YAML number is refused too.
 def _written_as_text(value: object) -> object:
     if isinstance(value, str):
         return value
     raise ValueError(
-        "E2Clab takes text here, a number with its unit — write it such as 10ms, 100mbit or 1%"
+        "E2Clab requires a text with a number and its unit — write for example 10ms, 100mbit or 1%"
     )
 
 
@@ -78,8 +82,9 @@ _Text = BeforeValidator(_written_as_text)
 
 
 class NetworkRule(_NetworkSection):
-    """One rule of `network.yaml`: hosts that match `src` send to hosts that match `dst` under these
-    constraints.
+    """One rule of `network.yaml`.
+
+    Hosts that match `src` send to hosts that match `dst` under these constraints.
     """
 
     src: Pattern
@@ -88,16 +93,19 @@ class NetworkRule(_NetworkSection):
     rate_mbps: Annotated[RateMbps, _Text] = Field(alias="rate")
     loss_percent: Annotated[LossPercent, _Text] = Field(alias="loss", default=0.0)
     symmetric: bool = Field(
-        default=False, strict=True, description="also from dst to src; false where not written"
+        default=False, strict=True, description="true applies the rule from dst to src too"
     )
 
 
 class Network(_NetworkSection):
-    """`network.yaml`: the rules in file order; a later rule replaces an earlier one for the same
-    ordered pair.
+    """Rules of `network.yaml` in file order.
+
+    A later rule replaces an earlier one for the same ordered pair.
     """
 
-    networks: tuple[NetworkRule, ...] | None = Field(description="null for no emulation")
+    networks: tuple[NetworkRule, ...] | None = Field(
+        description="rules in order; null disables the emulation of links"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -106,26 +114,26 @@ class Network(_NetworkSection):
 
     @property
     def rules(self) -> tuple[NetworkRule, ...]:
-        """The rules; empty where the file has none."""
+        """Return the rules; empty if the file has none."""
         return self.networks or ()
 
 
 class _Storage(_NetworkSection):
     read_mb_per_s: ThroughputMBps | None = Field(
-        alias="read", default=None, description="of the host's drive"
+        alias="read", default=None, description="read bandwidth of the host's drive"
     )
     write_mb_per_s: ThroughputMBps | None = Field(
-        alias="write", default=None, description="of the host's drive"
+        alias="write", default=None, description="write bandwidth of the host's drive"
     )
     read_latency_ms: LatencyMs | None = Field(alias="read_latency", default=None)
     write_latency_ms: LatencyMs | None = Field(alias="write_latency", default=None)
 
 
 class HostRule(_Storage):
-    """What matching hosts are from beginning to end: compute, memory, storage, access links."""
+    """Limits of matching hosts for the whole run: compute, memory, storage, access links."""
 
     hosts: Pattern
-    cpu: Share | None = Field(default=None, description="share of one core, as speed")
+    cpu: Share | None = Field(default=None, description="speed of the host, as a share of one core")
     memory_bytes: SizeBytes | None = Field(alias="memory", default=None)
     uplink_mbps: RateWithUnitMbps | None = Field(alias="uplink", default=None)
     downlink_mbps: RateWithUnitMbps | None = Field(alias="downlink", default=None)
@@ -144,9 +152,7 @@ class SharedRule(_NetworkSection):
 
 
 class LinkRule(_NetworkSection):
-    """How the delay of links varies, packets keeping their order, and whether their losses come in
-    bursts.
-    """
+    """Jitter and loss bursts of links; packets keep their order."""
 
     src: Pattern
     dst: Pattern
@@ -154,8 +160,8 @@ class LinkRule(_NetworkSection):
     distribution: Distribution = Field(
         default="uniform",
         description=(
-            "uniform: delay ± jitter; normal: jitter is the standard deviation; pareto: as netem's"
-            " table"
+            "distribution of the delay; uniform: delay ± jitter; normal: jitter is the standard"
+            " deviation; pareto: netem's table"
         ),
     )
     burst_packets: float | None = Field(
@@ -165,8 +171,7 @@ class LinkRule(_NetworkSection):
         le=MAX_BURST_PACKETS,
         strict=True,
         description=(
-            "packets lost in a row, on average, of the links' loss; 1, or none: losses are"
-            " independent"
+            "mean number of consecutive lost packets; with 1 or no value, losses are independent"
         ),
     )
     symmetric: bool = Field(default=False, strict=True)
@@ -175,36 +180,36 @@ class LinkRule(_NetworkSection):
     def _require_one_limit(self) -> Self:
         if self.jitter_ms is None and "distribution" in self.model_fields_set:
             raise ValueError(
-                "a distribution is that of a jitter — add `jitter:`, 0ms where only events give"
-                " these links one"
+                "`distribution` needs a jitter — add `jitter:` (0ms if only events set a jitter)"
             )
         return _at_least_one(self, ("src", "dst", "symmetric", "distribution"), "jitter or burst")
 
 
 def _reject_keys_with_profile(value: object) -> object:
-    """A profile is an access technology: all of a link, both ways."""
+    """Raise an error if an entry has a profile and link keys.
+
+    A profile is an access technology: it defines the whole link in both directions.
+    """
     if not isinstance(value, Mapping) or "profile" not in value:
         return value
     for key in value:
         if key == "symmetric":
             rule = (
-                "a profile is always both ways, up from src to dst and down from dst to src —"
-                " remove it"
+                "a profile always applies in both directions, up from src to dst and down from dst"
+                " to src — remove this key"
             )
             raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
         if key in _LINK_KEYS:
             rule = (
-                "a profile says all of a link — remove it, or write it into an entry of its own, or"
-                " remove the profile"
+                "a profile defines the whole link — remove this key, move it to an entry of its"
+                " own, or remove the profile"
             )
             raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
     return value
 
 
 class ProfileRule(_NetworkSection):
-    """Links that are as a profile says, from src to dst (up) and back (down), in place of what
-    network.yaml says of them.
-    """
+    """Links with a profile, from src to dst (up) and back (down); it overrides network.yaml."""
 
     src: Pattern
     dst: Pattern
@@ -246,7 +251,7 @@ class _LinkChange(_NetworkSection):
 
     @property
     def both_ways(self) -> bool:
-        """Whether it also changes the links from dst to src."""
+        """Return True if the event also changes the links from dst to src."""
         return self.symmetric or self.profile is not None
 
     @model_validator(mode="after")
@@ -260,14 +265,12 @@ class _LinkChange(_NetworkSection):
 
 def _positive_s(value: float) -> float:
     if value <= 0:
-        raise ValueError(
-            "a change lasts longer than nothing — give a duration above zero, such as 10s"
-        )
+        raise ValueError("a duration must be greater than 0 — write for example 10s")
     return value
 
 
 class _Once(_NetworkSection):
-    at_s: DurationS = Field(alias="at", description="since the first training step began")
+    at_s: DurationS = Field(alias="at", description="virtual time after the start of training")
     for_s: DurationS = Field(alias="for")
 
     @model_validator(mode="after")
@@ -277,8 +280,9 @@ class _Once(_NetworkSection):
 
 
 class Recurrence(_NetworkSection):
-    """Once in every period, at a random moment of it, for a while; the seed makes the moments
-    reproducible.
+    """Recurrence of an event: once in every period, at a random moment, for a given time.
+
+    The seed makes the moments reproducible.
     """
 
     every_s: DurationS = Field(alias="every")
@@ -289,28 +293,28 @@ class Recurrence(_NetworkSection):
     def _fits_its_period(self) -> Self:
         if _positive_s(self.for_s) >= self.every_s:
             raise ValueError(
-                "`for` must be shorter than `every` — lengthen the period, or use a deterministic"
+                "`for` must be shorter than `every` — lengthen `every`, or use a deterministic"
                 " entry"
             )
         return self
 
 
 class TimedHostEvent(_Once, _HostChange):
-    """Compute or storage of matching hosts, changed once for a while."""
+    """Compute or storage of matching hosts, changed once for a given time."""
 
 
 class TimedLinkEvent(_Once, _LinkChange):
-    """Links between matching hosts, changed once for a while."""
+    """Links between matching hosts, changed once for a given time."""
 
 
 class RandomHostEvent(_HostChange):
-    """Compute or storage of matching hosts, changed again and again at random moments."""
+    """Compute or storage of matching hosts, changed repeatedly at random moments."""
 
     random: Recurrence
 
 
 class RandomLinkEvent(_LinkChange):
-    """Links between matching hosts, changed again and again at random moments."""
+    """Links between matching hosts, changed repeatedly at random moments."""
 
     random: Recurrence
 
@@ -319,15 +323,16 @@ def _inside_the_scenario(value: object) -> object:
     path = PurePosixPath(value) if isinstance(value, str) else None
     if path is None or path.is_absolute() or ".." in path.parts or path.suffix != ".csv":
         raise ValueError(
-            "a trace is a .csv file inside the scenario folder — give its path relative to that"
-            " folder"
+            "a trace must be a .csv file inside the scenario folder — write its path relative to"
+            " that folder"
         )
     return value
 
 
 class TraceEvent(_NetworkSection):
-    """Links between matching hosts, following a CSV file (columns: seconds, delay_ms, rate_mbps,
-    loss_percent).
+    """Links between matching hosts that follow a CSV file.
+
+    Its columns are seconds, delay_ms, rate_mbps and loss_percent.
     """
 
     trace: Annotated[str, BeforeValidator(_inside_the_scenario)]
@@ -337,7 +342,7 @@ class TraceEvent(_NetworkSection):
 
     @property
     def both_ways(self) -> bool:
-        """Whether the links from dst to src follow it too."""
+        """Return True if the links from dst to src follow the file too."""
         return self.symmetric
 
 
@@ -347,6 +352,8 @@ def _list_keys(value: object) -> frozenset[str]:
     return frozenset(type(value).model_fields) if isinstance(value, BaseModel) else frozenset()
 
 
+# The keys decide the kind of an entry. So an error is reported for that kind only, and not for
+# every member of the union.
 def _deterministic_kind(value: object) -> str | None:
     keys = _list_keys(value)
     if "hosts" in keys:
@@ -377,7 +384,7 @@ DeterministicRule = Annotated[
         _deterministic_kind,
         custom_error_type="missing_hosts",
         custom_error_message=(
-            "an entry names its hosts — write `hosts:`, `between:` or `src:` and `dst:`"
+            "an entry must name its hosts — add `hosts:`, `between:` or `src:` and `dst:`"
         ),
     ),
 ]
@@ -391,7 +398,7 @@ DynamicRule = Annotated[
     Discriminator(
         _dynamic_kind,
         custom_error_type="missing_hosts",
-        custom_error_message="an event names its hosts — write `hosts:`, or `src:` and `dst:`",
+        custom_error_message="an event must name its hosts — add `hosts:`, or `src:` and `dst:`",
     ),
 ]
 
@@ -400,9 +407,7 @@ HostEvent = TimedHostEvent | RandomHostEvent
 
 
 class Heterogeneity(_NetworkSection):
-    """`heterogeneity.yaml`: what hosts and links are throughout the run, and what changes while it
-    runs.
-    """
+    """Entries of `heterogeneity.yaml`: constant limits of hosts and links, and timed changes."""
 
     deterministic: tuple[DeterministicRule, ...] | None = None
     dynamic: tuple[DynamicRule, ...] | None = None
@@ -414,12 +419,12 @@ class Heterogeneity(_NetworkSection):
 
     @property
     def rules(self) -> tuple[HostRule | SharedRule | LinkRule | ProfileRule, ...]:
-        """The deterministic entries in file order."""
+        """Return the deterministic entries in file order."""
         return self.deterministic or ()
 
     @property
     def events(self) -> tuple[HostEvent | LinkEvent, ...]:
-        """The dynamic entries in file order."""
+        """Return the dynamic entries in file order."""
         return self.dynamic or ()
 
 
@@ -430,5 +435,5 @@ def _at_least_one(model: _M, besides: tuple[str, ...], choices: str) -> _M:
         if name not in besides and getattr(model, name) is not None
     ]
     if not said:
-        raise ValueError(f"an entry says what the hosts or links are like — add {choices}")
+        raise ValueError(f"an entry must set at least one limit — add {choices}")
     return model

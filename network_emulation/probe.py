@@ -1,4 +1,4 @@
-"""Which way of emulating links works here."""
+"""Probe of the machine: which link backends work here."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ class add dev lo parent 1: classid 1:11 htb rate 1000kbit
 qdisc add dev lo parent 1:11 handle 20: netem delay 1ms limit 1000
 filter add dev lo parent 1: protocol ip u32 match ip dst 10.77.0.1 flowid 1:11
 """
+"""The commands that the netem backend depends on: HTB, netem and a u32 filter, on the loopback
+device."""
 
 
 def kernel_has_netem() -> bool:
-    """Whether HTB, netem and u32 work here, by trying them in a network namespace that ends with
-    the attempt.
+    """Return True if HTB, netem and u32 work here.
+
+    The test runs in a network namespace that ends with it.
     """
     return not netem_refusal()
 
 
 def netem_refusal() -> str:
-    """Why netem cannot be used here; empty where it can."""
+    """Return the reason why netem cannot be used here; empty if it can."""
     for program in ("tc", "unshare"):
         if shutil.which(program) is None:
-            return f"the program {program} is not installed"
+            return f"the program `{program}` is not installed"
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     try:
         tried = subprocess.run(
@@ -44,25 +47,26 @@ def netem_refusal() -> str:
             input=_TRIAL, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"trying it failed: {error}"
+        return f"the test of netem failed: {error}"
     return " ".join(tried.stderr.split()) if tried.returncode else ""
 
 
 def kernel_has_ipv6() -> bool:
-    """Whether hosts can have IPv6 addresses; a kernel started with `ipv6.disable=1` gives them
-    none.
+    """Return True if hosts can have IPv6 addresses.
+
+    A kernel started with `ipv6.disable=1` gives them none.
     """
     return _IPV6.is_dir()
 
 
 def choose_backend(requested: Requested) -> BackendName:
-    """The backend to use.
+    """Return the name of the link backend to use.
 
     Args:
-        requested: `auto` prefers netem where the kernel has it.
+        requested: `auto` selects netem if the kernel has it, else userspace.
 
     Raises:
-        PrerequisiteError: netem was asked for by name and does not work here.
+        PrerequisiteError: if netem was requested by name and does not work here.
     """
     if requested == "userspace":
         return "userspace"
@@ -72,7 +76,7 @@ def choose_backend(requested: Requested) -> BackendName:
     if requested == "netem":
         grant = "sudo modprobe -a sch_netem sch_htb cls_u32, or choose the userspace link emulator"
         raise PrerequisiteError(
-            f"links: netem was asked for, but this kernel refuses it ({refusal})", grant
+            f"links: netem was requested, but it does not work on this machine ({refusal})", grant
         )
-    _log.info("netem does not work here (%s): links are emulated in userspace", refusal)
+    _log.info("netem does not work on this machine (%s); using the userspace emulator", refusal)
     return "userspace"

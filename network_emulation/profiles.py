@@ -1,6 +1,4 @@
-"""Link profiles: access technologies by name, each way as it was measured or specified, from
-`profiles.yaml`.
-"""
+"""Link profiles from `profiles.yaml`: measured or specified access technologies, by name."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class _ProfileSection(BaseModel):
 
 
 class Direction(_ProfileSection):
-    """One way of a link, in the words of the scenario files."""
+    """One direction of a link, with the keys of the scenario files."""
 
     delay_ms: DelayWithUnitMs = Field(alias="delay")
     rate_mbps: RateWithUnitMbps = Field(alias="rate")
@@ -48,16 +46,16 @@ class Direction(_ProfileSection):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.jitter_ms > self.delay_ms:
-            raise ValueError("jitter is at most the delay it varies — lower it")
+            raise ValueError("jitter must not exceed the delay — lower the jitter")
         if self.loss_percent < 100 and 1 < self.burst_packets < least_burst_packets(
             self.loss_percent / 100
         ):
-            raise ValueError("so much is not lost in bursts so short — raise the burst")
+            raise ValueError("the burst is too short for the loss — raise the burst")
         return self
 
     @property
     def constraint(self) -> Constraint:
-        """The same as the plan has it."""
+        """Return the same values as a constraint of the link plan."""
         return Constraint(
             self.delay_ms,
             self.jitter_ms,
@@ -69,12 +67,12 @@ class Direction(_ProfileSection):
 
 
 class Profile(_ProfileSection):
-    """An access technology.
+    """Access technology.
 
     Attributes:
-        up: from the profile's src, which has the access, to its dst.
-        down: the way back.
-        source: the publication or standard, and what was taken from it.
+        up: direction from the profile's src, which has the access, to its dst.
+        down: direction back.
+        source: publication or standard, and the values taken from it.
     """
 
     up: Direction
@@ -88,7 +86,7 @@ class _Profiles(RootModel[dict[str, Profile]]):
 
 @cache
 def load_profiles() -> Mapping[str, Profile]:
-    """All profiles by name, in the file's order."""
+    """Return all profiles by name, in the file's order."""
     return validate_model(parse_yaml(FILE.read_bytes(), FILE.name), _Profiles).root
 
 
@@ -96,13 +94,12 @@ def _require_known_profile(name: str) -> str:
     if name not in load_profiles():
         near = difflib.get_close_matches(name.lower(), load_profiles(), n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
-        raise ValueError(
-            f"there is no such profile — {meant}the profiles are {', '.join(load_profiles())}"
-        )
+        raise ValueError(f"unknown profile — {meant}the profiles are {', '.join(load_profiles())}")
     return name
 
 
 def _named_in_schema(schema: dict[str, JsonValue]) -> None:
+    # The type is a plain string, so the JSON schema needs the names added.
     schema["enum"] = list(load_profiles())
 
 
@@ -110,7 +107,7 @@ ProfileName = Annotated[
     str,
     AfterValidator(_require_known_profile),
     Field(
-        description="all of the link, both ways: up from src to dst",
+        description="link profile for both directions; up is from src to dst",
         json_schema_extra=_named_in_schema,
     ),
 ]

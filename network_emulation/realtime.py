@@ -1,8 +1,8 @@
-"""Keeping a timing process on time: real-time priority where permitted, the best that an ordinary
-user gets elsewhere.
+"""Punctuality of timing processes: real-time priority if permitted, else a short slice.
 
-sched(7), sched_setattr(2), prctl(2). A real-time process that would hold a core for good is stopped
-by the kernel for 5 % of each second (`sched_rt_runtime_us`), so the machine stays usable.
+References: sched(7), sched_setattr(2), prctl(2). The kernel stops a real-time process that would
+occupy a core permanently for 5 % of each second (`sched_rt_runtime_us`), so the machine stays
+usable.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ _SHORT_SLICE_NS = 100_000
 
 
 def become_punctual(priority: int) -> bool:
-    """Give the calling process SCHED_FIFO; where that is refused, a short scheduling slice, so that
-    it wakes sooner.
+    """Give the calling process SCHED_FIFO, or a short scheduling slice if that is refused.
+
+    A short slice makes it wake up sooner.
 
     Args:
-        priority: 1 to 99; where an ordinary user's limit (`ulimit -r`) is lower but not 0, that is
-            what it gets.
+        priority: 1 to 99. If an ordinary user's limit (`ulimit -r`) is lower but not 0, the
+            process gets that limit.
 
     Returns:
-        Whether it has real-time priority.
+        True if the process has real-time priority.
     """
     linux.minimize_timer_slack()
     allowed, _ = resource.getrlimit(resource.RLIMIT_RTPRIO)
     if _set_realtime(priority) or (0 < allowed < priority and _set_realtime(allowed)):
         return True
-    shorten_slice(0, _SHORT_SLICE_NS)  # what it gains is not shown: benchmarks/link_emulator.md
+    shorten_slice(0, _SHORT_SLICE_NS)  # its benefit is unproven: benchmarks/link_emulator.md
     return False
 
 
 def become_ordinary() -> None:
-    """Give up what `become_punctual` or a parent gave: normal priority and slice."""
+    """Reset the priority and slice set by `become_punctual` or by a parent."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
@@ -52,15 +53,16 @@ def _set_realtime(priority: int) -> bool:
 
 
 def shorten_slice(thread: int, slice_ns: int) -> None:
-    """Ask EEVDF (Linux 6.12 and later) for an early deadline on each wake-up; earlier kernels
-    ignore the wish.
+    """Ask EEVDF (Linux 6.12 and later) for an early deadline on each wake-up.
+
+    Earlier kernels ignore the request.
 
     Args:
-        thread: its id; 0 is the calling one.
-        slice_ns: the slice to plan with, shorter than others'.
+        thread: id of the thread; 0 is the calling one.
+        slice_ns: slice to plan with, shorter than that of other tasks.
 
     Raises:
-        ProcessLookupError: the thread is gone.
+        ProcessLookupError: if the thread has ended.
     """
     try:
         linux.set_scheduling_slice(thread, slice_ns)
@@ -68,7 +70,7 @@ def shorten_slice(thread: int, slice_ns: int) -> None:
         raise
     except OSError as error:
         _log.debug(
-            "this kernel refuses thread %d a short slice (%s); wake-ups take the usual time",
+            "the kernel refused a short scheduling slice for thread %d (%s)",
             thread,
             errno.errorcode.get(error.errno or 0, "?"),
         )

@@ -25,7 +25,9 @@ from laggard.network_emulation.model import (
 )
 
 MAX_PAIRS = 500_000
+"""Largest number of host pairs that all rules together may name."""
 MIN_SHARE = 0.001
+"""Smallest CPU share: a quota of 1 ms, the kernel's smallest, in its longest period of 1 s."""
 
 
 def validate_rules(
@@ -35,9 +37,7 @@ def validate_rules(
     network_source: YamlSource,
     heterogeneity_source: YamlSource,
 ) -> Iterator[Problem]:
-    """Yield a problem for each malformed pattern, and for more rules or host pairs than planning
-    supports.
-    """
+    """Yield a problem for each malformed pattern and for more rules or pairs than supported."""
     entries = (
         (network_source, "networks", [_list_patterns(rule) for rule in network.rules]),
         (
@@ -55,7 +55,7 @@ def validate_rules(
     pairs = 0
     for source, section, patterns_by_entry in entries:
         if len(patterns_by_entry) > MAX_RULES:
-            rule = f"{len(patterns_by_entry)} entries, and a file has at most {MAX_RULES}"
+            rule = f"the file has {len(patterns_by_entry)} entries; the limit is {MAX_RULES}"
             yield source.locate_problem((section,), rule, "use wider patterns", "")
             continue
         for i, patterns in enumerate(patterns_by_entry):
@@ -69,22 +69,22 @@ def validate_rules(
                 else 0
             )
     if pairs > MAX_PAIRS:
-        rule = f"the rules name {pairs} host pairs, and planning takes at most {MAX_PAIRS}"
+        rule = f"the rules name {pairs} host pairs; the limit is {MAX_PAIRS}"
         yield network_source.locate_problem(("networks",), rule, "use fewer hosts or rules", "")
 
 
 def _check_shares(heterogeneity: Heterogeneity, source: YamlSource) -> Iterator[Problem]:
-    """Yield a problem for each CPU share below the minimum of the kernel."""
+    """Yield a problem for each CPU share below the kernel's minimum."""
     rule = (
-        f"a cpu share is at least {100 * MIN_SHARE:g}%: its quota is refilled every 1 ms / share,"
-        " at most every second"
+        f"a cpu share must be at least {100 * MIN_SHARE:g}%: its quota of 1 ms is refilled every"
+        " 1 ms / share, at least once a second"
     )
     sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
     for section, entries in sections:
         for i, entry in enumerate(entries):
             share = getattr(entry, "cpu", None)
             if share is not None and share < MIN_SHARE:
-                yield source.locate_problem((section, i, "cpu"), rule, "raise it")
+                yield source.locate_problem((section, i, "cpu"), rule, "raise the share")
 
 
 def _check_events(
@@ -96,11 +96,13 @@ def _check_events(
             targets = (
                 len(select_hosts(event.hosts, hosts)) if isinstance(event, RandomHostEvent) else 1
             )
+            # Each occurrence is two changes, its begin and its end; each host has occurrences of
+            # its own.
             changes = 2 * targets * horizon_s / event.random.every_s
             if changes > MAX_CHANGES:
                 rule = (
-                    f"this makes {changes:.0f} changes in {horizon_s:g} s, and a run has at most"
-                    f" {MAX_CHANGES}"
+                    f"this event makes {changes:.0f} changes in {horizon_s:g} s; the limit of a run"
+                    f" is {MAX_CHANGES}"
                 )
                 yield source.locate_problem(
                     ("dynamic", i, "random", "every"), rule, "lengthen the period"
@@ -125,12 +127,12 @@ def check_heterogeneity(
     horizon_s: float | None,
     source: YamlSource,
 ) -> Iterator[Problem]:
-    """Yield the problems of `heterogeneity.yaml` once its patterns are valid.
+    """Yield the problems of `heterogeneity.yaml`; its patterns must be valid.
 
     Args:
         heterogeneity: the entries of the file.
         hosts: every host.
-        horizon_s: virtual seconds within which events can begin; None when it is unknown.
+        horizon_s: virtual seconds within which events can begin; None if unknown.
         source: the parsed file.
     """
     yield from _check_shares(heterogeneity, source)

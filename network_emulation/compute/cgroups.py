@@ -1,10 +1,12 @@
-"""A run's cgroups: made outside the sandbox, their control files kept open, so that they work where
-/sys is another one.
+"""Control groups of a run, created outside the sandbox.
 
-The cpu controller is used in version 1 (`cpu.cfs_quota_us`) or 2 (`cpu.max`), whichever holds it
-and lets us write; see the kernel's Documentation/scheduler/sched-bwc.rst and
+Their control files stay open, so they remain usable inside the sandbox, where /sys is a different
+mount.
+
+The cpu controller is used in version 1 (`cpu.cfs_quota_us`) or 2 (`cpu.max`), whichever is mounted
+with it and writable. See the kernel's Documentation/scheduler/sched-bwc.rst and
 admin-guide/cgroup-v2.rst. Folders are named `laggard-<pid>-<start time>` after the process that
-made them, so that a later run can tell and remove what a dead one left.
+created them, so a later run can recognize and remove the folders of a dead one.
 """
 
 from __future__ import annotations
@@ -22,15 +24,17 @@ from laggard.core.errors import EmulationError
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"laggard-(\d{1,10})-(\d{1,20})", re.ASCII)
 _START_TIME_FIELD = 19
-"""Of /proc/<pid>/stat behind the command's name (proc_pid_stat(5))."""
+"""Index of the start time in /proc/<pid>/stat, counted after the command's name
+(proc_pid_stat(5))."""
 
 PERIOD_US = 1_000_000
 QUOTA_US = 1_000
-"""The kernel's longest period and smallest quota: nothing but our own grants refills a group."""
+"""Smallest quota that the kernel accepts. `PERIOD_US` is its longest period: within it, only
+grants written by the limiter refill a group."""
 
 _WEIGHT = 100
-"""How many times the weight of an ordinary process the hosts together and a host that loads a whole
-core has: what else runs cannot slow them, and they cannot take more than their shares."""
+"""Weight relative to an ordinary process, for all hosts together and for a host that loads a
+whole core. Other programs cannot slow the hosts down, and the hosts cannot exceed their shares."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class _Version:
 
 
 _LEAST_WEIGHT = 2
+"""Smallest weight that is written; the kernel's minimum for `cpu.shares` in version 1."""
 
 _V1 = _Version("cpu.cfs_quota_us", b"-1", "{}", "cpu.shares", 1024 * _WEIGHT, b"throttled_time")
 _V2 = _Version(
@@ -56,14 +61,14 @@ class HostCgroup:
     """Open control files of one host's group.
 
     Attributes:
-        processes: takes the ids of processes that are to compute in it, and tells those that do.
-        quota: takes what `grant_of` returns, and `unlimited`.
-        statistics: tells how long it was stopped.
-        weight: takes what `weight_of` returns.
+        processes: descriptor of `cgroup.procs`; lists the members and accepts process ids.
+        quota: descriptor of the quota file; accepts the result of `grant_of` and `unlimited`.
+        statistics: descriptor of `cpu.stat`, which contains the stopped time.
+        weight: descriptor of the weight file; accepts the result of `weight_of`.
         grant: format of a grant.
-        unlimited: lifts the limit.
-        whole: the weight of a host that loads a whole core.
-        stopped: the name of that time there.
+        unlimited: value for `quota` that lifts the limit.
+        whole: weight of a host that loads a whole core.
+        stopped: name of the stopped time in `statistics`.
     """
 
     processes: int
@@ -76,43 +81,49 @@ class HostCgroup:
     stopped: bytes
 
     def grant_of(self, cpu_us: int) -> bytes:
-        """What to write to allow so much CPU time from now, whatever was left; at least
+        """Return the quota text that allows `cpu_us` of CPU time from now on.
+
+        The write replaces whatever was left of the previous grant. `cpu_us` must be at least
         `QUOTA_US`.
         """
         return self.grant.format(cpu_us).encode()
 
     def weight_of(self, load: float) -> bytes:
-        """What to write for the group to have this part of a core, above 0, while all others of the
-        core want it too.
+        """Return the weight text for a group that needs `load` of a core while others compete.
+
+        `load` is above 0; values above 1 count as 1.
         """
         return str(max(_LEAST_WEIGHT, round(self.whole * min(load, 1.0)))).encode()
 
     def admit(self, pid: int) -> None:
-        """Put a process, with all its threads, into the group (`pid` as this process's PID
-        namespace counts).
+        """Move a process with all its threads into the group.
+
+        Args:
+            pid: process id in this process's PID namespace.
 
         Raises:
-            EmulationError: the kernel refuses.
+            EmulationError: if the kernel refuses.
         """
         try:
             os.pwrite(self.processes, str(pid).encode(), 0)
         except OSError as error:
             raise EmulationError(
-                f"process {pid} cannot be put into its host's cgroup: {error}"
+                f"cannot move process {pid} into the cgroup of its host: {error}"
             ) from error
 
     def stopped_time(self) -> int:
-        """For how long the kernel has stopped the group, in a unit of its own; a stop is entered
-        when a grant ends it.
+        """Return the total time for which the kernel has stopped the group.
+
+        The unit depends on the cgroup version. The kernel adds a stop when the next grant ends it.
         """
         words = os.pread(self.statistics, 1024, 0).split()
         return int(words[words.index(self.stopped) + 1])
 
     def members(self) -> tuple[int, ...]:
-        """Ids of the processes in the group, as this process's PID namespace counts.
+        """Return the ids of the processes in the group, in this process's PID namespace.
 
-        Opened anew each time: in version 1 the kernel shows a file that stays open the list of its
-        first reading.
+        The file is opened anew each time: in version 1, an open file keeps showing the list of its
+        first read.
         """
         anew = os.open(f"/proc/self/fd/{self.processes}", os.O_RDONLY | os.O_CLOEXEC)
         with os.fdopen(anew, encoding="ascii") as listed:
@@ -121,11 +132,11 @@ class HostCgroup:
 
 @dataclass(frozen=True)
 class CgroupSet:
-    """The cgroups of one run.
+    """Control groups of one run.
 
     Attributes:
-        path: the run's folder; removing it with the folders in it is all there is to clean up.
-        hosts: the group of every host.
+        path: the run's folder; cleaning up means removing it with its subfolders.
+        hosts: group of every host.
     """
 
     path: Path
@@ -133,7 +144,7 @@ class CgroupSet:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The folders to remove after the run."""
+        """Return the folders to remove after the run."""
         return (self.path,)
 
     def close(self) -> None:
@@ -145,26 +156,27 @@ class CgroupSet:
             os.close(group.weight)
 
     def remove(self) -> None:
-        """Remove the folders, once no process is left in them."""
+        """Remove the folders, provided that they contain no process any more."""
         _remove_cgroup(self.path)
 
 
 def run_folders(run_name: str) -> tuple[Path, ...]:
-    """Where `prepare_cgroups` would make its folder: what a janitor is told before they are
-    made.
+    """Return the folders that `prepare_cgroups` may create for a run.
+
+    The janitor receives them before they exist, so it can remove them after any kill.
     """
     return tuple(parent / f"laggard-{run_name}" for parent, _ in _list_parent_cgroups())
 
 
 def prepare_cgroups(hosts: Iterable[str], run_name: str) -> CgroupSet | None:
-    """Make a group per host and keep its control files open; call it outside the sandbox.
+    """Create a group per host and keep its control files open; call it outside the sandbox.
 
     Args:
         hosts: names of all hosts.
         run_name: `<pid>-<start time>` of the run.
 
     Returns:
-        The groups, or None where this user may not make any.
+        The groups, or None if this user may not create any.
     """
     for parent, version in _list_parent_cgroups():
         folder = parent / f"laggard-{run_name}"
@@ -172,7 +184,7 @@ def prepare_cgroups(hosts: Iterable[str], run_name: str) -> CgroupSet | None:
             folder.mkdir()
             groups = _create_host_cgroups(folder, hosts, version)
         except OSError as error:
-            _log.info("no cgroups under %s: %s", parent, error)
+            _log.info("cannot create cgroups in %s: %s", parent, error)
             _remove_cgroup(folder)
             continue
         return CgroupSet(folder, groups)
@@ -180,9 +192,10 @@ def prepare_cgroups(hosts: Iterable[str], run_name: str) -> CgroupSet | None:
 
 
 def sweep_cgroups() -> tuple[Path, ...]:
-    """Remove the empty folders of runs that are no more, and return them."""
+    """Remove the empty folders of runs that have ended, and return them."""
     removed = []
     for parent, _ in _list_parent_cgroups():
+        # A reused process id has another start time, so both must match.
         for folder in parent.glob("laggard-*"):
             match = _NAME.fullmatch(folder.name)
             if match and _start_time(int(match[1])) != int(match[2]) and _remove_cgroup(folder):
@@ -193,6 +206,7 @@ def sweep_cgroups() -> tuple[Path, ...]:
 def _create_host_cgroups(
     folder: Path, hosts: Iterable[str], version: _Version
 ) -> Mapping[str, HostCgroup]:
+    # Version 2 enables a controller for child groups only through the parent's subtree_control.
     if version is _V2:
         for each in (folder.parent, folder):
             (each / "cgroup.subtree_control").write_text("+cpu")
@@ -230,11 +244,10 @@ def _host_group(folder: Path, version: _Version) -> HostCgroup:
 
 
 def _list_parent_cgroups() -> list[tuple[Path, _Version]]:
-    """Folders to try: our own cgroup in the hierarchy that has the cpu controller, then that
-    hierarchy's top.
+    """Return the folders to try: our own cgroup with the cpu controller, then the root above it.
 
-    In version 2 a cgroup that has processes of its own, as a login session does, cannot pass its
-    cpu time on to inner ones.
+    In version 2, a cgroup that contains processes, such as a login session, cannot distribute its
+    CPU time to inner cgroups.
     """
     own = dict[str, str]()
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
@@ -242,6 +255,8 @@ def _list_parent_cgroups() -> list[tuple[Path, _Version]]:
         own.update(dict.fromkeys(controllers.split(","), path))
     found = []
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        # proc_pid_mountinfo(5): the fourth field is the root of the mount, the fifth its mount
+        # point; file system type and options follow " - ".
         mounted, _, described = line.partition(" - ")
         kind, _, options = described.split(" ", 2)
         root, point = mounted.split(" ")[3:5]
@@ -256,6 +271,7 @@ def _list_parent_cgroups() -> list[tuple[Path, _Version]]:
                 for folder in (_resolve_cgroup_path(point, root, own.get("", "/")), Path(point))
                 if _has_cpu(folder)
             ]
+    # Version 1 is tried first; `dict.fromkeys` removes duplicates and keeps the order.
     return sorted(dict.fromkeys(found), key=lambda each: each[1] is _V2)
 
 
@@ -265,6 +281,7 @@ def _has_cpu(folder: Path) -> bool:
 
 
 def _resolve_cgroup_path(point: str, root: str, path: str) -> Path:
+    # A container mounts only the part of the hierarchy below `root`.
     relative = path.removeprefix(root) if root != "/" else path
     return Path(point) / relative.lstrip("/")
 
@@ -274,12 +291,12 @@ def _remove_cgroup(folder: Path) -> bool:
         return False
     for each in folder.iterdir():
         if each.is_dir():
-            with suppress(OSError):  # a process is still in it; the folder above then stays too
+            with suppress(OSError):  # a process is still inside; then the parent folder stays too
                 each.rmdir()
     try:
         folder.rmdir()
     except OSError as error:
-        _log.debug("%s cannot be removed yet: %s", folder, error)
+        _log.debug("cannot remove the cgroup %s yet: %s", folder, error)
         return False
     return True
 
@@ -289,4 +306,6 @@ def _start_time(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
+    # The command's name may contain spaces and parentheses, so fields are counted after the last
+    # ")".
     return int(stat[stat.rindex(")") + 2 :].split()[_START_TIME_FIELD])

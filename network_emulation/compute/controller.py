@@ -1,4 +1,4 @@
-"""Starts, steers and ends the limiter processes of a run."""
+"""Controller of the limiter processes of a run: starts them, sends requests and ends them."""
 
 from __future__ import annotations
 
@@ -34,23 +34,27 @@ from laggard.network_emulation.realtime import shorten_slice
 Mechanism = Literal["cgroup-quota", "stop-signal"]
 
 _ANSWER_TIMEOUT_S = 10.0
+"""Real seconds to wait for a limiter's reply before it counts as hung."""
 _CPUCLOCK_SCHED = 2
-
+"""Clock type of a process's CPU clock in a clock id (clock_getcpuclockid(3))."""
 
 _SLICE_NS = 200_000
 
 
 def pin_to_core(pid: int, core: int) -> None:
-    """Pin every thread of a process to a core, and have it preempt what is not of the continuum
-    when it wakes.
+    """Pin every thread of a process to a core and give it a short scheduling slice.
 
-    EEVDF (Linux 6.12 and later; sched_setattr(2)) lets a waking task with a shorter slice preempt
-    at once, where it would otherwise wait for up to a tick: longer than a phase of 1 ms takes. New
-    threads inherit both.
+    With EEVDF (Linux 6.12 and later; sched_setattr(2)), a waking task with a shorter slice
+    preempts other tasks at once. Otherwise it waits for up to a tick, which is longer than a phase
+    of 1 ms. New threads inherit both settings.
+
+    Args:
+        pid: the process.
+        core: number of the core.
 
     Raises:
-        ProcessLookupError: no such process (or FileNotFoundError).
-        PermissionError: not this user's.
+        ProcessLookupError: if there is no such process (or FileNotFoundError).
+        PermissionError: if the process belongs to another user.
     """
     for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is needed
         with suppress(ProcessLookupError):  # a thread that has just ended
@@ -66,15 +70,14 @@ class _Process:
 
 
 class ShareController:
-    """Holds the processes of every host to the host's share of one core; use it as a context
-    manager.
+    """Controller that holds every host's processes to the host's share of one core.
 
-    Several threads may ask at the same time.
+    Use it as a context manager. It accepts calls from several threads.
 
     Attributes:
-        mechanism: `cgroup-quota` where cgroups were prepared, else `stop-signal`.
-        cpus: the core of every host.
-        realtime: whether the limiters have real-time priority.
+        mechanism: `cgroup-quota` if cgroups were prepared, else `stop-signal`.
+        cpus: core of every host.
+        realtime: True if all limiters have real-time priority.
     """
 
     def __init__(
@@ -99,34 +102,35 @@ class ShareController:
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """The share that every host has now, in real units."""
+        """Return the current share of every host, in real units."""
         return dict(self._shares)
 
     def attach(self, host: str, pid: int, *, family: bool = False, work: Path | None = None) -> int:
-        """Hold a process, with all its threads, to the share of a host, and pin it to the host's
-        core.
+        """Hold a process, with all its threads, to the share and the core of a host.
 
         Args:
             host: a host that the controller was opened with.
-            pid: the process, as this process's PID namespace counts.
-            family: hold whatever it starts, too.
-            work: where the process counts its work (`laggard.core.work_counter`); the share is then
-                one of its speed, and not only of the core.
+            pid: process id in this process's PID namespace.
+            family: also hold every process that it starts.
+            work: file in which the process counts its work (`laggard.core.work_counter`). The
+                share then limits the speed of that work, not only the CPU time.
 
         Returns:
-            CLOCK_MONOTONIC nanoseconds when it was in effect.
+            CLOCK_MONOTONIC nanoseconds at which the limit took effect.
 
         Raises:
-            EmulationError: no such host or process, or the limiter is gone.
+            EmulationError: if the host or process does not exist, or the limiter has exited.
         """
         process = self._process_of(host)
         self._forget_ended()
         try:
+            # A pidfd never refers to a later process with the same number, so `close` resumes the
+            # right one.
             self._attached[pid] = os.pidfd_open(pid)
             pin_to_core(pid, self.cpus[host])
         except (ProcessLookupError, FileNotFoundError, PermissionError) as error:
             raise EmulationError(
-                f"process {pid} of {host} cannot be held to a share: {error}"
+                f"cannot limit process {pid} of {host} to its CPU share: {error}"
             ) from error
         if self._cgroups is not None:
             self._cgroups.hosts[host].admit(pid)
@@ -134,17 +138,19 @@ class ShareController:
             return _send_request(process, Attach(host, pid, family, work))
 
     def set_share(self, host: str, share: float) -> int:
-        """Give a host another share, also while it computes.
+        """Change the share of a host, also while it computes.
 
         Args:
             host: a host that the controller was opened with.
-            share: fraction of one core, above 0 and at most 1, real; 1 is not held back.
+            share: real fraction of one core, above 0 and at most 1; a host with 1 is not held
+                back.
 
         Returns:
-            CLOCK_MONOTONIC nanoseconds when it was in effect.
+            CLOCK_MONOTONIC nanoseconds at which the share took effect.
 
         Raises:
-            EmulationError: no such host, no such share, or the limiter is gone.
+            EmulationError: if the host does not exist, the share is out of range or the limiter
+                has exited.
         """
         _require_share(host, share)
         with self._asking:
@@ -153,7 +159,10 @@ class ShareController:
         return effective_ns
 
     def least_efficiency(self, host: str) -> float:
-        """What CPU time is taken to be worth at least on a host; 0 where nothing holds it back."""
+        """Return the lower bound of a host's efficiency; 0 for a host that is not held back.
+
+        See `efficiency.least_efficiency`.
+        """
         return (
             0.0
             if self._shares[host] >= FULL_SHARE
@@ -161,27 +170,29 @@ class ShareController:
         )
 
     def uses(self) -> Mapping[str, HostUse]:
-        """How every host has computed since the controller was opened."""
+        """Return the computing time of every host since the controller was opened."""
         return {host: tally.read() for host, tally in self._tallies.items()}
 
     def cpu_s(self) -> float:
-        """CPU seconds that the limiters have used so far, together."""
+        """Return the CPU seconds that all limiters have used so far."""
         return sum(
-            time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED) for process in self._processes
+            # This expression is how Linux encodes a process's CPU clock as a clock id.
+            time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED)
+            for process in self._processes
         )
 
     def check_alive(self) -> None:
-        """Do nothing while shares are being held.
+        """Raise an error if a limiter has exited.
 
         Raises:
-            EmulationError: a limiter is gone.
+            EmulationError: if a limiter has exited.
         """
         for process in self._processes:
             if not companion_is_alive(process.pid):
                 raise _make_exit_error(process.pid)
 
     def close(self) -> None:
-        """End the limiters and let every process go."""
+        """End the limiters and release every process."""
         for process in self._processes:
             process.control.close()
             end_companion(process.pid)
@@ -189,10 +200,12 @@ class ShareController:
         for warmer in self._warmers:
             end_companion(warmer)
         self._warmers = ()
+        # Lift the limits only after the limiters have ended: a living limiter would hold its hosts
+        # again.
         for group in self._cgroups.hosts.values() if self._cgroups else ():
             os.pwrite(group.quota, group.unlimited, 0)
         for descriptor in self._attached.values():
-            with suppress(ProcessLookupError):  # it has ended, as most have by now
+            with suppress(ProcessLookupError):  # the process has ended already
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             os.close(descriptor)
         self._attached.clear()
@@ -204,8 +217,10 @@ class ShareController:
         self.close()
 
     def _by_limiter(self) -> list[tuple[int | None, tuple[str, ...]]]:
-        """One limiter per core for quotas, which the kernel settles on that core only; one for all
-        that it may stop.
+        """Return the core (None for any) and the hosts of each limiter.
+
+        The kernel accounts for a quota only on its own core, so quotas need one limiter per core.
+        One limiter is enough for stop signals.
         """
         if self._cgroups is None:
             return [(None, tuple(self._shares))]
@@ -223,6 +238,8 @@ class ShareController:
             for host in hosts
         }
         ours, theirs = Pipe()
+        # The fork inherits our ends of all pipes. It must close them: a limiter ends when its pipe
+        # does, which needs every copy of the other end to be closed.
         unrelated = [ours, *(process.control for process in self._processes)]
         pid = fork_companion(
             "laggard-limiter", lambda: run_limiter(limited, theirs, core, unrelated)
@@ -232,7 +249,7 @@ class ShareController:
         return bool(_receive_reply(ours))
 
     def _fullness(self, host: str) -> float:
-        """What the hosts of a host's core are planned to need of it."""
+        """Return the planned load of a host's core, divided by the core's capacity."""
         return (
             sum(
                 compute_load(self._shares[each])
@@ -249,6 +266,7 @@ class ShareController:
         waiting = select.poll()
         for descriptor in self._attached.values():
             waiting.register(descriptor, select.POLLIN)
+        # A pidfd becomes readable when its process ends (pidfd_open(2)).
         ended = {descriptor for descriptor, _ in waiting.poll(0)}
         for descriptor in ended:
             os.close(descriptor)
@@ -259,29 +277,30 @@ class ShareController:
             if host in process.hosts:
                 return process
         known = ", ".join(sorted(self._shares)[:5])
-        raise EmulationError(f"{host}: no such host has a share; the hosts are {known}")
+        raise EmulationError(
+            f"{host}: unknown host; the controller of CPU shares was opened with {known}"
+        )
 
 
 def open_shares(
     shares: Mapping[str, float], cgroups: CgroupSet | None, cpus: Mapping[str, int]
 ) -> ShareController:
-    """Start holding hosts to their shares.
+    """Start to hold hosts to their shares.
 
     Args:
-        shares: fraction of one core that every host is to compute with, above 0 and at most 1, real
-            (dilated).
-        cgroups: as `prepare_cgroups` made them outside the sandbox; None falls back on stop
-            signals.
-        cpus: the core of every host.
+        shares: real (dilated) fraction of one core for every host, above 0 and at most 1.
+        cgroups: result of `prepare_cgroups`, called outside the sandbox; None uses stop signals.
+        cpus: core of every host.
 
     Raises:
-        EmulationError: a share out of range, a host without a core or cgroup.
+        EmulationError: if a share is out of range, or a host has no core or cgroup.
     """
     for host, share in shares.items():
         _require_share(host, share)
         if host not in cpus or (cgroups is not None and host not in cgroups.hosts):
             raise EmulationError(
-                f"{host} has a share but no core or cgroup; plan and prepare the same hosts"
+                f"{host} has a CPU share but no core or no cgroup; pass the same hosts to"
+                " plan_cpus, prepare_cgroups and open_shares"
             )
     return ShareController(shares, cgroups, cpus)
 
@@ -289,8 +308,8 @@ def open_shares(
 def _require_share(host: str, share: float) -> None:
     if not 0 < share <= 1:
         raise EmulationError(
-            f"{host}: a share of {share:g} of one core cannot be held; give more than 0 and at"
-            " most 1"
+            f"{host}: a CPU share of {share:g} cores is out of range; it must be greater than 0 and"
+            " at most 1"
         )
 
 
@@ -301,7 +320,7 @@ def _send_request(process: _Process, request: Attach | SetShare) -> int:
         raise _make_exit_error(process.pid) from error
     answer = _receive_reply(process.control, process.pid)
     if isinstance(answer, str):
-        raise EmulationError(f"{request.host}: its share cannot be held: {answer}")
+        raise EmulationError(f"{request.host}: the CPU share cannot be applied: {answer}")
     return answer
 
 
@@ -309,7 +328,7 @@ def _receive_reply(control: Connection, pid: int = 0) -> int | str:
     try:
         if not control.poll(_ANSWER_TIMEOUT_S):
             raise EmulationError(
-                f"the limiter of CPU shares has not answered for {_ANSWER_TIMEOUT_S:g} s"
+                f"the limiter of CPU shares has not answered within {_ANSWER_TIMEOUT_S:g} s"
             )
         answer: int | str = control.recv()
     except (EOFError, OSError) as error:
@@ -319,5 +338,5 @@ def _receive_reply(control: Connection, pid: int = 0) -> int | str:
 
 def _make_exit_error(pid: int) -> EmulationError:
     return EmulationError(
-        f"the limiter of CPU shares (process {pid}) is gone; its output on stderr says why"
+        f"the limiter of CPU shares (process {pid}) has exited; see its error output on stderr"
     )

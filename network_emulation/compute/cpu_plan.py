@@ -1,6 +1,4 @@
-"""Which core every host computes on, and how much slower than real time the whole continuum has to
-run for that.
-"""
+"""Plan of CPU cores: the core of every host, and the dilation that the continuum needs for it."""
 
 from __future__ import annotations
 
@@ -12,15 +10,16 @@ from laggard.core.errors import InputError
 from laggard.network_emulation.dilation import best_placement
 
 _ROUNDING = 1e-9
+"""Relative difference below which a given dilation counts as equal to the needed one."""
 
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """A core for every host, and the dilation under which it can serve them.
+    """Core of every host, and the dilation under which the cores can serve all hosts.
 
     Attributes:
-        cpus: the core of every host.
-        dilation: D >= 1; the host's real share is its virtual one / D.
+        cpus: core of every host.
+        dilation: D >= 1; a host's real share is its virtual share / D.
     """
 
     cpus: Mapping[str, int]
@@ -28,7 +27,7 @@ class CpuPlan:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """The cores that this process may run on."""
+    """Return the numbers of the cores that this process may run on."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
@@ -38,21 +37,21 @@ def plan_cpus(
     """Place every host on one core.
 
     Args:
-        shares: speed of every host in cores, virtual, above 0 and at most 1: the largest it has
-            during the run.
-        cores: the cores that may be used, by number.
+        shares: virtual speed of every host in cores, above 0 and at most 1: the largest during the
+            run.
+        cores: numbers of the cores that may be used.
         reserve: cores to keep free for the link emulator, the controller and the measurements.
-        dilation: a fixed D; None takes the smallest that fits.
+        dilation: a fixed D; None selects the smallest that fits.
 
     Raises:
-        InputError: `dilation` is below what the shares need on these cores.
+        InputError: if `dilation` is below what the shares need on these cores.
     """
     placement, least = best_placement(shares, len(cores), reserve)
     if dilation is not None and dilation < least * (1 - _ROUNDING):
         raise InputError(
-            f"dilation {dilation:g}: shares that add up to {sum(shares.values()):.3g} cores need a"
-            f" dilation of at least {least:.4g} on {len(cores)} cores of which {reserve:g} are kept"
-            " free — use `auto`, lower the cpu shares or take fewer hosts"
+            f"dilation {dilation:g} is too low: shares with a sum of {sum(shares.values()):.3g}"
+            f" cores need a dilation of at least {least:.4g} on {len(cores)} cores, {reserve:g} of"
+            " them reserved — use `auto`, lower the cpu shares or use fewer hosts"
         )
     cpus = {host: cores[i] for i, hosts in enumerate(placement) for host in hosts}
     return CpuPlan({host: cpus[host] for host in shares}, least if dilation is None else dilation)

@@ -1,13 +1,13 @@
-"""What the CPU time of a worker is worth, from the work that it says it has done with it.
+"""Efficiency of a worker's CPU time: the work done with it, relative to full speed.
 
-A host that is held back finds its caches cold when it goes on: its CPU time buys less than at full
-speed, by a factor of two where shares are small. Between the ends of two steps its CPU time is
-charged at what it was worth lately; the difference from what each step's work was worth is entered
-over the next few. So each step takes what it should up to how much one differs from the usual, and
-many take exactly that.
+A held-back host finds cold caches when it resumes, so its CPU time does less work than at full
+speed: half as much for small shares. Between the ends of two steps, CPU time is charged at the
+efficiency learned from recent steps. At the end of a step its real work is known; the difference
+is charged over the next few steps. So a single step is exact up to its deviation from the usual
+step, and the sum over many steps is exact.
 
-No host gets more CPU time than its core has for it: where steps are so short that hardly anything
-of them is warm, a host is slower than its share says.
+No host gets more CPU time than its core has for it. If steps are so short that caches hardly warm
+up, the host is slower than its share says.
 """
 
 from __future__ import annotations
@@ -15,54 +15,58 @@ from __future__ import annotations
 from laggard.core.work_counter import WorkCounter, WorkDone
 
 WARM_UP_STEPS = 2
-"""The first steps of a training, in which much is done for the first time, say nothing of what CPU
-time is worth."""
+"""First steps of a training that are ignored: one-time work makes their efficiency meaningless."""
 
 _LEARN = 0.3
+"""Weight of the newest step in the moving average of the efficiency."""
 _MAKE_UP = 0.25
-"""Part of what is outstanding that is entered at the end of a step: all of it at once would have
-the next step pay for each that was odd."""
+"""Part of the outstanding work that is charged at the end of a step. Charging all of it at once
+would make one step pay fully for an unusual one before it."""
 
 _MOST = 2.0
+"""Largest efficiency that a single step can contribute to the average."""
 
 
 def least_efficiency(share: float, fullness: float) -> float:
-    """What CPU time is taken to be worth at least, so that hosts do not need more of a core than
-    there is.
+    """Return the lower bound of the efficiency.
+
+    It keeps hosts from needing more than their core has.
 
     Args:
-        share: of the host.
-        fullness: what all hosts of its core are planned to need of what it can give.
+        share: share of the host.
+        fullness: planned load of all hosts on its core, divided by the core's capacity.
     """
     return min(fullness, 1.0) * expected_efficiency(share)
 
 
 def compute_excess_slowdown(done: WorkDone, least: float) -> float:
-    """How many times as long a worker's steps took as its share asks for: more than 1 where
-    `least_efficiency` left it short.
+    """Return the factor by which a worker's steps took longer than its share asks for.
+
+    It is 1 or more; more than 1 if `least_efficiency` left the worker short.
     """
     return max(1.0, least * done.cpu_ns / done.full_speed_ns) if done.full_speed_ns else 1.0
 
 
 def expected_efficiency(share: float) -> float:
-    """What CPU time is worth at a share of a core, before it is known.
+    """Return the efficiency to assume for a share of a core before it has been measured.
 
-    `dilation.compute_load` plans with it.
+    `dilation.compute_load` plans with the same model.
     """
     return 1 / (2 - share)
 
 
 class Efficiency:
-    """Of one worker's CPU time.
+    """Efficiency of one worker's CPU time.
 
     Args:
-        counter: of its work.
-        share: of its host, now.
-        fullness: of its core (`least_efficiency`).
+        counter: counter of the worker's work.
+        share: current share of its host.
+        fullness: planned load of its core (see `least_efficiency`).
 
     Attributes:
-        value: CPU time at full speed that a unit of it is worth.
-        outstanding_ns: by how much the work of all steps so far was more than what was charged.
+        value: CPU time at full speed that does the same work as one unit of CPU time now.
+        outstanding_ns: work of all steps so far that has not been charged yet; negative if too
+            much was charged.
     """
 
     def __init__(self, counter: WorkCounter, share: float, fullness: float = 0.0) -> None:
@@ -76,8 +80,9 @@ class Efficiency:
         self._learnt = False
 
     def charge(self, cpu_ns: int) -> float:
-        """What CPU time just used is worth, in CPU ns at full speed; nothing while the worker does
-        not compute.
+        """Return the work of CPU time just used, in CPU ns at full speed.
+
+        The result is 0 while no step is computing.
         """
         if not self._counter.is_computing:
             return 0.0
@@ -86,8 +91,9 @@ class Efficiency:
         return worth_ns
 
     def charge_uncounted(self) -> float:
-        """Where a step has ended since the last call: the CPU ns at full speed to charge for what
-        was charged too little so far.
+        """Return the correction to charge now, in CPU ns at full speed.
+
+        It is 0 unless a step has ended since the last call.
         """
         if self._counter.steps == self._known.steps:
             return 0.0
@@ -104,6 +110,8 @@ class Efficiency:
         work_ns = max(work_ns, least_efficiency(self._share, self._fullness) * cpu_ns)
         if cpu_ns > 0:
             self._learn(work_ns / cpu_ns)
+        # A step during which the share changed was charged at two rates, so it is not settled.
+        # Otherwise the error of one step is bounded by the work of that step.
         if charged_whole:
             self.outstanding_ns += min(max(work_ns - charged_ns, -work_ns), work_ns)
         entered_ns = self.outstanding_ns * _MAKE_UP
@@ -111,9 +119,7 @@ class Efficiency:
         return entered_ns
 
     def change_share(self, share: float) -> None:
-        """Expect of the new share what is known of the old; the step that is under way is not
-        settled.
-        """
+        """Scale the learned efficiency to a new share; the current step is not settled."""
         self.value *= expected_efficiency(share) / expected_efficiency(self._share)
         self._share = share
         self._known = self._counter.read()
@@ -125,5 +131,5 @@ class Efficiency:
         self._learnt = True
 
     def close(self) -> None:
-        """Let go of the counter."""
+        """Close the counter."""
         self._counter.close()

@@ -1,5 +1,6 @@
-"""What hosts owed, computed and lost, in memory that the limiters share with their caller: reading
-it costs them nothing.
+"""Counters of due, lost and owed time per host, in memory shared by the limiters and their caller.
+
+Reading them costs the limiters nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ _WORD = 8
 
 @dataclass(frozen=True)
 class HostUse:
-    """How a host has computed so far, in real nanoseconds.
+    """Computing time of a host so far, in real nanoseconds.
 
     Attributes:
         due_ns: wall time that its computing should have taken at its share.
-        lost_ns: wall time for which it was kept from its core, beyond what it could make up for.
-        owed_ns: wall time for which it is still to be held back.
+        lost_ns: wall time for which it was kept from its core, beyond the part it could make up
+            for.
+        owed_ns: wall time for which it must still be held back.
     """
 
     due_ns: int = 0
@@ -29,7 +31,7 @@ class HostUse:
 
 
 class HostCounters:
-    """The numbers of one host, written by its limiter."""
+    """Counters of one host, written by its limiter."""
 
     __slots__ = ("_words",)
 
@@ -37,18 +39,18 @@ class HostCounters:
         self._words = words
 
     def add(self, due_ns: float, lost_ns: float, owed_ns: float) -> None:
-        """Add what was due and lost since the last call, and put down what is owed now."""
+        """Add the due and lost time since the last call, and store the time owed now."""
         words = self._words
         words[_DUE_NS] += int(due_ns)
         words[_LOST_NS] += int(lost_ns)
         words[_OWED_NS] = int(owed_ns)
 
     def read(self) -> HostUse:
-        """What stands there now."""
+        """Return the current values."""
         return HostUse(self._words[_DUE_NS], self._words[_LOST_NS], self._words[_OWED_NS])
 
 
 def host_tallies(hosts: Sequence[str]) -> dict[str, HostCounters]:
-    """A tally for every host, in memory that a later fork shares."""
+    """Return counters for every host, in memory that later forks share."""
     view = memoryview(mmap.mmap(-1, max(len(hosts), 1) * _FIELDS * _WORD)).cast("B").cast("q")
     return {host: HostCounters(view[i * _FIELDS :][:_FIELDS]) for i, host in enumerate(hosts)}

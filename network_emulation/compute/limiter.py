@@ -1,9 +1,8 @@
-"""The process that keeps hosts to their shares: it looks, enters what it saw into their ledgers,
-and holds them back.
+"""Limiter process: measures hosts, updates their ledgers and holds them back.
 
-It sleeps until the next moment at which something can be due: a slice used up, a host to be let go,
-or the next look at idle hosts. Everything here runs a few thousand times a second, in a process of
-its own, forked from the controller.
+It sleeps until the next moment at which something can be due: a slice is used up, a host must be
+released, or idle hosts are to be looked at again. The code runs a few thousand times a second, in
+a process of its own that the controller forks.
 """
 
 from __future__ import annotations
@@ -27,18 +26,23 @@ from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.realtime import become_punctual
 
 PRIORITY = 10
-"""SCHED_FIFO priority; below the link emulator's, whose work is more urgent and as short."""
+"""SCHED_FIFO priority. It is below the link emulator's, whose work is as short and more urgent."""
 
 FULL_SHARE = 0.999
-"""From here on a host is not held back: one whole core is what pinning alone gives."""
+"""Share from which a host is not held back: pinning alone gives it one whole core."""
 
 SLICE_OF_BURST = 1 / 16
-"""A slice is at most this part of what a host has computed since it last idled: a phase's end is
-that exact, and a long phase is not cut into more pieces than it takes, each of which begins with
-cold caches."""
+"""Largest length of a slice, as a part of the CPU time that the host has used since it last
+idled. So the end of a phase is exact to this part, and a long phase is not cut into needlessly
+many pieces, each of which begins with cold caches."""
 
 LONGEST_SLICE_NS = 5_000_000
+"""Upper limit of a slice, however long the host has computed."""
 
+# Timing of looks and holds, in nanoseconds. `_SETTLING_NS` is the interval of looks at a host that
+# still runs although it is held; `_WATCH_NS` of looks at hosts without a limit; `_FAMILY_NS` of
+# the search for new children. `_STARVED_NS` and `_SURELY_STARVED_NS` are the waits after which a
+# host counts as starved (see `LimitedHost._is_starved`).
 _SHORTEST_HOLD_NS = 200_000
 _SHORTEST_SLEEP_NS = 50_000
 _EARLY_WAKE_NS = 20_000
@@ -54,8 +58,13 @@ _WITHOUT_END_NS = 1 << 62
 
 @dataclass(frozen=True)
 class Attach:
-    """Hold this process of a host to the host's share; with `family`, whatever it starts too; with
-    `work`, by the work it counts there.
+    """Request to hold a process of a host to the host's share.
+
+    Attributes:
+        host: name of the host.
+        pid: the process.
+        family: also hold every process that it starts.
+        work: file in which the process counts its work; None if it does not count.
     """
 
     host: str
@@ -66,14 +75,14 @@ class Attach:
 
 @dataclass(frozen=True)
 class SetShare:
-    """Give a host another share."""
+    """Request to change the share of a host."""
 
     host: str
     share: float
 
 
 class LimitedHost:
-    """One host: its processes, its account, and whether it is held back now."""
+    """One host under limits: its processes, its ledger and its gate."""
 
     def __init__(
         self, share: float, gate: Gate, tally: HostCounters, fullness: float = 0.0
@@ -100,14 +109,19 @@ class LimitedHost:
 
     @property
     def needs_looks(self) -> bool:
-        """Whether there is anything to hold back, or to see kept from its core."""
+        """Return True if the host has processes to hold back or to watch."""
         return bool(self._meters)
 
     def attach(
         self, pid: int, now_ns: int, *, family: bool = False, work: Path | None = None
     ) -> None:
-        """Hold one more process; with `family`, from now on whatever the host's processes start
-        too; `work` counts what it does.
+        """Hold one more process.
+
+        Args:
+            pid: the process.
+            now_ns: current time.
+            family: from now on also hold every process that the host's processes start.
+            work: file in which the process counts its work.
         """
         self._free(now_ns)
         if work is not None:
@@ -115,14 +129,14 @@ class LimitedHost:
                 WorkCounter(work), self.ledger.share, self._fullness
             )
         self._family |= family
-        if not self._meters:  # what processes now gone owed, or had waited, is not this one's
+        if not self._meters:  # a new process does not inherit the debt of processes that ended
             self.ledger = Ledger(self.ledger.share)
         self.gate.admit(pid)
         self._meters.append(ProcessMeter(pid))
         self._apply(now_ns)
 
     def set_share(self, share: float, now_ns: int) -> None:
-        """Another share from now on."""
+        """Apply another share from now on."""
         self._free(now_ns)
         self.ledger.share = min(share, 1.0)
         for efficiency in self._efficiencies.values():
@@ -142,17 +156,19 @@ class LimitedHost:
             self._grant()
 
     def look(self, now_ns: int, elapsed_ns: int, others: Iterable[LimitedHost] = ()) -> int:
-        """See what the host did in the last `elapsed_ns`; hold it back or let it go.
+        """Measure the host's last interval, then hold it back or release it.
 
         Args:
-            now_ns: the time.
-            elapsed_ns: since the last look.
-            others: all hosts that may have the core.
+            now_ns: current time.
+            elapsed_ns: time since the last look.
+            others: all hosts that may use the core.
 
         Returns:
-            When to look again at the latest.
+            Time of the next look, at the latest.
         """
         if not self._limited:
+            # A host that is not held back is only watched for time that it loses, so it is looked
+            # at rarely.
             if now_ns < self._watched_ns + _WATCH_NS:
                 return self._watched_ns + _WATCH_NS
             elapsed_ns, self._watched_ns = now_ns - self._watched_ns, now_ns
@@ -181,8 +197,9 @@ class LimitedHost:
         return self._collect(now_ns)
 
     def _used(self) -> tuple[int, float] | None:
-        """CPU time used since the last look, and what it was worth at full speed; None where a
-        process has ended.
+        """Return the CPU time since the last look and its work; None if a process ended.
+
+        Both are in ns; work is CPU time at full speed.
         """
         cpu_ns, work_ns = 0, 0.0
         self._moves_data = False
@@ -192,7 +209,7 @@ class LimitedHost:
                 return None
             cpu_ns += used_ns
             efficiency = self._efficiencies.get(meter.pid)
-            # A core that is the host's alone has no other speed than its own.
+            # A host that is not held back runs at full speed by definition.
             if efficiency is None or not self._limited:
                 work_ns += used_ns
             elif used_ns:
@@ -203,7 +220,7 @@ class LimitedHost:
         return cpu_ns, work_ns
 
     def _note(self, work_ns: float) -> None:
-        """Tell what happened to whoever looks at the tally."""
+        """Add the interval's due and lost time to the shared counters."""
         ledger = self.ledger
         self._tally.add(work_ns / ledger.share, ledger.lost_ns, ledger.owed_ns)
         ledger.lost_ns = 0.0
@@ -212,8 +229,8 @@ class LimitedHost:
         ledger, gate = self.ledger, self.gate
         used_up = ledger.used_ns >= gate.slice_ns - _ROUNDING_NS
         if used_up or ledger.owed_ns > gate.early * gate.slice_ns * ledger.slow_by:
-            # Held back while it does not want to compute, it would pay nothing: then the debt waits
-            # for its next phase.
+            # A host that does not want to compute would pay nothing while it is held back, so the
+            # debt waits for its next phase.
             if ledger.owed_ns > _SHORTEST_HOLD_NS and self._is_runnable():
                 self._hold(now_ns)
                 return min(self._free_again_ns, now_ns + _SETTLING_NS)
@@ -228,9 +245,9 @@ class LimitedHost:
             self._refund(min(cpu_ns, self._prepaid_ns))
             self._note(work_ns)
         if now_ns < self._free_again_ns - _EARLY_WAKE_NS:
-            # A quota that was not quite used up is settled, and the host stopped, when something
-            # else gets the core: this process, which looks again, or the kernel's tick, which can
-            # be milliseconds away.
+            # The host still ran, so its quota is not quite used up. The kernel accounts for the
+            # rest, and stops the host, when another task gets the core: this process at its next
+            # look, or the kernel's tick, which can be milliseconds away.
             return (
                 min(self._free_again_ns, now_ns + _SETTLING_NS) if cpu_ns else self._free_again_ns
             )
@@ -247,7 +264,7 @@ class LimitedHost:
         self._free_again_ns = now_ns + int(self.ledger.owed_ns)
 
     def _free(self, now_ns: int) -> None:
-        """Enter the time held back so far; the gate itself is the caller's to open."""
+        """Enter the time held back so far; the caller opens the gate."""
         if self._held_since_ns:
             held_ns = now_ns - self._held_since_ns
             self.ledger.pay(held_ns, self.gate.queue_remembers)
@@ -258,22 +275,23 @@ class LimitedHost:
         queued_ns = sum(meter.queued_ns(now_ns) for meter in self._meters)
         recalled_ns = self._payment_to_recall_ns
         self._payment_to_recall_ns = 0
-        # Waiting for the core counts as time that computing has taken; the way of data over a link
-        # is longer than that of their bytes to it.
+        # Waiting for the core counts as computing time only in a step: while data are transferred,
+        # the link takes longer than the CPU.
         return 0 if self._moves_data else queued_ns - recalled_ns
 
     def _is_runnable(self) -> bool:
         return any(meter.is_runnable() for meter in self._meters)
 
     def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
-        """Whether the slice may be used up although not all of it was seen, so that the host waits
-        for a grant in vain.
+        """Return True if the host may wait for a grant because its slice was used up unseen.
 
-        What processes that came and went have used is not seen, nor what a thread uses after it has
-        ended: microseconds, after which the kernel stops the others for the rest of its period. To
-        ask whether anything is runnable costs as much as all the rest of a look; where there is no
-        family, which seldom ends a thread, that is asked only as often as what is lost meanwhile
-        can be made up for.
+        CPU time of processes that started and ended between two looks is not seen, nor the CPU
+        time of a thread after it has ended. These are microseconds, but after them the kernel
+        stops the other threads for the rest of the period.
+
+        Testing for a runnable thread costs as much as all the rest of a look. A host without a
+        family rarely ends a thread, so there the test runs only as often as the loss can be made
+        up for.
         """
         if not self.gate.starves or now_ns < self._ask_again_ns:
             return False
@@ -285,18 +303,19 @@ class LimitedHost:
             return False
         self._without_core_ns = self._without_core_ns or now_ns
         waited_ns = now_ns - self._without_core_ns
-        # Another host that computes is the other reason for waiting, and no host computes for long
+        # The other reason for waiting is another host that computes, and no host computes for long
         # at a time.
         free_ns = now_ns - max((other.ran_ns for other in others if other is not self), default=0)
         return waited_ns > _SURELY_STARVED_NS or min(waited_ns, free_ns) > _STARVED_NS
 
     def _relieve(self, now_ns: int) -> int:
-        """Enter what was used unseen, the rest of the slice; or nothing, where something else has
-        the core.
+        """Enter CPU time that was used unseen, unless other hosts hold the core.
 
-        To tell them apart takes another slice, which a family uses up unseen in the same way while
-        the host is held back. Where there is none, little was unseen, and it was no training: it is
-        forgiven.
+        The unseen time is the rest of the slice.
+
+        Distinguishing the two cases takes another slice. A family uses up that slice unseen in the
+        same way while the host is held back. Without a family, little was unseen and it was not
+        training, so it is forgiven.
         """
         self._without_core_ns = 0
         left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
@@ -312,15 +331,14 @@ class LimitedHost:
         return due_ns
 
     def _refund(self, cpu_ns: int) -> None:
-        """Take back what was entered for CPU time that was not used, or is entered where it was
-        seen.
-        """
+        """Take back a prepaid charge: the CPU time was not used, or was charged when seen."""
         self._prepaid_ns -= cpu_ns
         self.ledger.owed_ns -= cpu_ns * self.ledger.slow_by
 
     def _adopt(self, now_ns: int) -> None:
-        """Hold the children, whose computing so far counts too; one that lived shorter than this
-        comes round is not seen.
+        """Hold the children of the host's processes; their CPU time since birth counts too.
+
+        A child that lived for less than the interval between two calls is not seen.
         """
         self._family_seen_ns = now_ns
         for pid in self.gate.descendants({meter.pid for meter in self._meters}):
@@ -347,7 +365,7 @@ class LimitedHost:
 
 
 class Limiter:
-    """All hosts that one limiter process looks after."""
+    """All hosts that one limiter process controls."""
 
     def __init__(self, hosts: Mapping[str, LimitedHost], control: Connection) -> None:
         self._hosts = hosts
@@ -355,7 +373,7 @@ class Limiter:
         self._looked_ns = time.monotonic_ns()
 
     def run(self) -> int:
-        """Keep the hosts to their shares until the controller closes the connection."""
+        """Hold the hosts to their shares until the controller disconnects; return status 0."""
         waiting = [self._control.fileno()]
         while True:
             now_ns = time.monotonic_ns()
@@ -363,6 +381,7 @@ class Limiter:
             sleep_s = (
                 None if due_ns == _WITHOUT_END_NS else max(due_ns - time.monotonic_ns(), 0) / 1e9
             )
+            # A request ends the sleep early.
             if select.select(waiting, (), (), sleep_s)[0] and not self._answer():
                 return 0
 
@@ -400,20 +419,21 @@ def run_limiter(
     core: int | None,
     unrelated: Sequence[Connection],
 ) -> int:
-    """Body of a limiter process.
+    """Run a limiter process and return its exit status.
 
     Args:
-        hosts: the hosts it looks after.
-        control: takes `Attach` and `SetShare`, answers each with the CLOCK_MONOTONIC ns when it was
-            in effect or with an error.
-        core: the core to stay on, so that every wake-up makes the kernel settle that core's quotas;
-            None for any.
-        unrelated: what the fork has inherited and must not keep open.
+        hosts: the hosts that it controls.
+        control: connection that carries `Attach` and `SetShare` requests. Each is answered with
+            the CLOCK_MONOTONIC ns at which it took effect, or with an error text.
+        core: core to stay on, so that every wake-up makes the kernel account for the quotas of
+            that core; None for any core.
+        unrelated: inherited connections that the process must close.
     """
     for connection in unrelated:
         connection.close()
+    # A garbage collection could delay the release of a host.
     gc.disable()
-    # of its own: the kernel's autogroups then weigh it like a whole session, not like one more host
+    # In a session of its own, the kernel's autogroups weigh it like a session, not like a host.
     os.setsid()
     if core is not None:
         os.sched_setaffinity(0, {core})

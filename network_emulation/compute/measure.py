@@ -1,8 +1,8 @@
-"""Whether hosts really compute at their shares, measured by probes that compute where their workers
-will.
+"""Fidelity check of CPU shares: probes compute in the hosts, as their workers will.
 
-The quantity is a host's slowdown against a whole core in virtual time: wall over CPU time of phases
-of one length, over the dilation. All hosts are measured at once, as they will compute at once.
+The measured quantity is a host's slowdown against a whole core in virtual time: wall time divided
+by CPU time of phases of one length, divided by the dilation. All hosts are measured at once,
+because they will also compute at once.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from laggard.network_emulation.compute.phases import (
 from laggard.network_emulation.forked import end_companion, fork_companion
 
 QUOTA_TOLERANCE = 0.05
-"""Relative error allowed where the kernel stops hosts (`cgroup-quota`)."""
+"""Relative error allowed when the kernel stops hosts (`cgroup-quota`)."""
 
 STOP_SIGNAL_TOLERANCE = 0.15
-"""Relative error allowed where an ordinary user's signals do (`stop-signal`)."""
+"""Relative error allowed when an ordinary user's signals stop hosts (`stop-signal`)."""
 
 ROUNDS = 3
-"""A miss is measured again, for a second and a half and then for three, and counts only if all that
-was measured misses together."""
+"""Largest number of measurements. A miss is measured again, for 1.5 s and then for 3 s. It
+counts only if all its measurements together are out of tolerance."""
 
 _PATIENCE_S = 60.0
 _PATIENCE_FACTOR = 10.0
 
 
 def get_tolerance(mechanism: Mechanism) -> float:
-    """Relative error allowed for a mechanism."""
+    """Return the relative error allowed for a mechanism."""
     return QUOTA_TOLERANCE if mechanism == "cgroup-quota" else STOP_SIGNAL_TOLERANCE
 
 
@@ -63,17 +63,17 @@ def verify_shares(
     """Measure the speed of every host, with phases of 1, 10 and 100 ms.
 
     Args:
-        shares: what every host should have, real (dilated).
-        controller: holds them; its hosts must be idle.
-        dilation: between real and virtual time.
-        seed: of the gaps between phases.
+        shares: requested real (dilated) share of every host.
+        controller: controller that holds the shares; its hosts must be idle.
+        dilation: conversion between real and virtual time.
+        seed: seed of the gaps between phases.
 
     Returns:
-        Three checks per host, or one where many have the same share (`plan_probes`), of kind `cpu`:
-        slowdown against a whole core, in virtual time.
+        Three checks of kind `cpu` per host, or one if many hosts have the same share (see
+            `plan_probes`). The value is the slowdown against a whole core, in virtual time.
 
     Raises:
-        EmulationError: a probe died.
+        EmulationError: if a probe died.
     """
     allowed = get_tolerance(controller.mechanism)
     whole = plan_probes(shares)
@@ -100,7 +100,10 @@ def _plan_retries(
     shares: Mapping[str, float],
     times: int,
 ) -> dict[str, tuple[PhaseSet, ...]]:
-    """What missed, for longer, and nothing else of these hosts: a longer series is surer."""
+    """Return longer series of the phases that missed; longer series have a smaller error.
+
+    Other phases of the same hosts get a count of 0.
+    """
     hosts = sorted({host for host, _ in missed})
     return {
         host: tuple(
@@ -126,6 +129,7 @@ def _record_timings(
         if before is None:
             found[host, i] = _Measured(phases, timing)
         else:
+            # Rounds are added up: a series counts as a miss only if all of them together miss.
             count = before.phases.count + phases.count
             found[host, i] = _Measured(
                 replace(phases, count=count), before.timing + timing, before.rounds + 1
@@ -167,14 +171,14 @@ def _run_probes(
             )
             probes[host] = _start_probe(plan, controller.shares[host], seed * 1000 + number)
         for host, (pid, connection) in probes.items():
-            _receive_result(
-                host, connection, patience_s
-            )  # it is ready and idle: waiting for a core to start up on earns it nothing
+            _receive_result(host, connection, patience_s)
+            # Attach only a ready and idle probe: waiting for a core while it starts up would
+            # otherwise count in its favor.
             controller.attach(host, pid)
         for _, connection in probes.values():
             connection.send_bytes(b"go")
         return {
-            # Our own forks' results.
+            # Results of our own forks.
             host: pickle.loads(_receive_result(host, each, patience_s))  # noqa: S301
             for host, (_, each) in probes.items()
         }
@@ -195,7 +199,7 @@ def _run_probe(
     plan: Sequence[PhaseSet], share: float, seed: int, unrelated: Connection, connection: Connection
 ) -> int:
     unrelated.close()
-    os.setsid()  # as workers do, whom the kernel's autogroups then weigh as a session each
+    os.setsid()  # like a worker: the kernel's autogroups weigh each as a session
     linux.minimize_timer_slack()
     chance = random.Random(seed)  # noqa: S311 - gaps, not secrets
     with suppress(EOFError):
@@ -211,11 +215,11 @@ def _receive_result(host: str, connection: Connection, patience_s: float) -> byt
     try:
         if not connection.poll(patience_s):
             raise EmulationError(
-                f"{host}: measuring its CPU share takes longer than {patience_s:g} s"
+                f"{host}: the measurement of its CPU share exceeded {patience_s:g} s"
             )
         return connection.recv_bytes()
     except EOFError as error:
         message = (
-            f"{host}: the probe that measures its CPU share died; its output on stderr says why"
+            f"{host}: the probe that measures its CPU share died; see its error output on stderr"
         )
         raise EmulationError(message) from error

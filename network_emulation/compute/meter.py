@@ -1,9 +1,8 @@
-"""What the kernel knows of a host's processes: CPU time to the nanosecond, time in the run queue,
-runnable or not.
+"""Kernel's accounts of a host's processes: CPU time, run-queue time and state.
 
-clock_getcpuclockid(3) for the CPU clock of another process (exact, also while it runs),
-Documentation/scheduler/sched-stats.rst for `schedstat` (run-queue time), proc_pid_stat(5) for the
-state.
+CPU time is exact to the nanosecond, also while the process runs (clock_getcpuclockid(3)).
+Run-queue time is in `schedstat` (Documentation/scheduler/sched-stats.rst), the state in `stat`
+(proc_pid_stat(5)).
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ _REFRESH_NS = 50_000_000
 
 
 class ProcessMeter:
-    """One process with all its threads. A process that has ended reads as one that no longer
-    computes.
+    """Meter of one process with all its threads.
+
+    A process that has ended reads as one that no longer computes.
 
     Args:
         pid: the process.
-        from_birth: whether what it has computed before counts too.
+        from_birth: True to count the CPU time that the process used before this call too.
     """
 
     def __init__(self, pid: int, *, from_birth: bool = False) -> None:
@@ -38,28 +38,27 @@ class ProcessMeter:
         self._queued_ns = self._read_queued()
 
     def cpu_ns(self) -> int:
-        """CPU time of all threads since the last call."""
+        """Return the CPU time of all threads since the last call."""
         now = self._read_cpu()
         used, self._cpu_ns = now - self._cpu_ns, now
         return used
 
     def queued_ns(self, now_ns: int) -> int:
-        """Time that threads spent in the run queue, by thread, in waits that ended since the last
-        call.
-        """
+        """Return the run-queue time of all threads in waits that ended since the last call."""
         self.look_for_threads(now_ns)
         now = self._read_queued()
         waited, self._queued_ns = now - self._queued_ns, now
         return waited
 
     def look_for_threads(self, now_ns: int) -> None:
-        """Take note of threads that have begun or ended, where that was last done a while ago."""
+        """Update the list of threads if the last update is older than `_REFRESH_NS`."""
         if now_ns - self._refreshed_ns > _REFRESH_NS:
             self._refresh(now_ns)
 
     def is_runnable(self) -> bool:
-        """Whether a thread computes or waits for the core (the one that called last has most often
-        computed).
+        """Return True if a thread computes or waits for the core.
+
+        The thread found last time is tried first: it is usually the one that computes.
         """
         found = next(
             (name for name, (state, _) in self._threads.items() if _is_runnable(state)), None
@@ -69,7 +68,7 @@ class ProcessMeter:
         return found is not None
 
     def close(self) -> None:
-        """Close what is open in /proc."""
+        """Close the open files in /proc."""
         for name in list(self._threads):
             self._forget(name)
 
@@ -77,7 +76,7 @@ class ProcessMeter:
         if not self.ended:
             try:
                 return time.clock_gettime_ns(self._clock)
-            except OSError:  # the process is gone: that is what this says
+            except OSError:  # the process has ended and its clock with it
                 self.ended = True
         return self._cpu_ns
 
@@ -90,7 +89,7 @@ class ProcessMeter:
         return total
 
     def _refresh(self, now_ns: int) -> None:
-        """Look for new threads; those that ended take their run-queue time along."""
+        """Update the list of threads; threads that ended take their run-queue time with them."""
         self._refreshed_ns = now_ns
         folder = f"/proc/{self.pid}/task"
         try:
@@ -101,6 +100,8 @@ class ProcessMeter:
         if gone:
             for name in gone:
                 self._forget(name)
+            # The total has just dropped by the times of threads that ended, so the difference
+            # starts anew.
             self._queued_ns = self._read_queued()
         for name in sorted(names - self._threads.keys(), key=int):
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -128,5 +129,5 @@ def _read_schedstat(folder: str) -> int:
         return os.open(f"{folder}/schedstat", os.O_RDONLY)
     except (
         FileNotFoundError
-    ):  # a kernel without CONFIG_SCHED_INFO: waiting is then charged to the host
+    ):  # the kernel lacks CONFIG_SCHED_INFO: time spent waiting is then charged to the host
         return -1

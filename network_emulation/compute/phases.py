@@ -1,6 +1,4 @@
-"""What a probe computes to measure a share: real phases of given CPU time, separated by idle
-gaps.
-"""
+"""Phases that a probe computes to measure a share: given CPU times, separated by idle gaps."""
 
 from __future__ import annotations
 
@@ -10,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 MANY_ALIKE = 9
-"""From so many hosts of one share on, each length of phase is measured on a third of them."""
+"""Number of hosts with one share from which each phase length is measured on a third of them
+only."""
 
 _LONG_MS = 1500.0
 _LEAST_CPU_MS = 40.0
@@ -22,12 +21,12 @@ _MS = 1_000_000
 
 @dataclass(frozen=True)
 class PhaseSet:
-    """Phases of one length in a row.
+    """Consecutive phases of one length.
 
     Attributes:
-        cpu_ms: CPU time of each.
-        count: how many.
-        gap_ms: each is preceded by an idle gap, uniform from 0 to this.
+        cpu_ms: CPU time of each phase.
+        count: number of phases.
+        gap_ms: largest idle gap before each phase; gaps are uniform from 0 to this.
     """
 
     cpu_ms: float
@@ -44,7 +43,7 @@ class Timing:
 
     @property
     def slowdown(self) -> float:
-        """Wall over CPU time."""
+        """Return wall time divided by CPU time."""
         return self.wall_ns / self.cpu_ns
 
     def __add__(self, other: Timing) -> Timing:
@@ -52,12 +51,11 @@ class Timing:
 
 
 def plan_phases(share: float) -> tuple[PhaseSet, ...]:
-    """Phases of about 1, 10 and 100 ms that tell a share to a few per cent within about three
-    seconds.
+    """Return phases of about 1, 10 and 100 ms that measure a share within about three seconds.
 
-    Debts are carried from phase to phase, so the time of n phases in a row is certain to one slice:
-    their number decides. A share so small that a phase of 100 ms would take longer than a second
-    and a half gets a shorter one.
+    The result is exact to a few percent. Debts are carried from phase to phase, so the time of n
+    consecutive phases is exact to one slice: the number of phases decides. If a phase of 100 ms
+    would take longer than 1.5 s at this share, a shorter phase replaces it.
     """
     long_ms = min(100.0, _LONG_MS * share)
     return (
@@ -68,8 +66,10 @@ def plan_phases(share: float) -> tuple[PhaseSet, ...]:
 
 
 def plan_probes(shares: Mapping[str, float]) -> dict[str, tuple[PhaseSet, ...]]:
-    """What every host is to compute. Many that are alike share the work: each takes one length in
-    turn, for longer.
+    """Return the phases that every host computes.
+
+    If many hosts have the same share, they divide the work: each takes one length in turn, for
+    longer.
     """
     alike: dict[float, list[str]] = {}
     for host, share in shares.items():
@@ -89,8 +89,9 @@ def _select_phase(chosen: int, plan: tuple[PhaseSet, ...], share: float) -> tupl
 
 
 def lengthen_phases(phases: PhaseSet, share: float, times: int) -> PhaseSet:
-    """As many phases as take a second and a half, or `times` as long; of small shares as many as
-    are enough slices to tell.
+    """Return enough phases to take `times` times 1.5 seconds.
+
+    Small shares get at least as many phases as the measurement needs slices.
     """
     each_ms = phases.cpu_ms / share + phases.gap_ms / 2
     count = max(_LONG_MS / each_ms, _LEAST_CPU_MS / phases.cpu_ms)
@@ -98,7 +99,7 @@ def lengthen_phases(phases: PhaseSet, share: float, times: int) -> PhaseSet:
 
 
 def expected_s(plan: Iterable[PhaseSet], share: float) -> float:
-    """Wall seconds that sets of phases take at a share, gaps included."""
+    """Return the wall seconds that sets of phases take at a share, gaps included."""
     return sum(each.count * (each.cpu_ms / share + each.gap_ms / 2) for each in plan) / 1000
 
 
@@ -107,16 +108,15 @@ def _count_phases(budget_s: float, share: float, cpu_ms: float, least: int, most
 
 
 def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> Timing:
-    """Compute a set of phases in this thread, and time them, from one moment at which nothing is
-    owed to another.
+    """Compute a set of phases in this thread, and time it between two moments without debt.
 
-    What is owed for the last slice would be held back from the next phase, were there one. Of a
-    small share a series has so few slices that this one matters, so the thread computes on until it
-    has been held back, before the series and at its end.
+    The debt of the last slice would be paid in the next phase, if there were one. At a small share
+    a series has so few slices that this one matters. So the thread computes until it has been held
+    back, both before the series and at its end.
 
-    A phase begins when its gap ends, as a worker's does when what it waited for arrives, not when
-    the core is first had. What is computed on the way into a gap counts to the phase behind it, and
-    so does being held back there: only idling is left out.
+    A phase begins when its gap ends, not when the thread first gets the core: likewise, a worker's
+    phase begins when the data it waits for arrive. CPU time spent entering a gap counts for the
+    next phase, and so does being held back there. Only idling is excluded.
     """
     if not phases.count:
         return Timing(0, 0)
@@ -125,9 +125,8 @@ def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> T
     for _ in range(phases.count):
         gap_ns = round(chance.random() * phases.gap_ms * _MS)
         done_ns = time.thread_time_ns() + round(phases.cpu_ms * _MS)
-        time.sleep(
-            gap_ns / 1e9
-        )  # until a moment that is fixed at the call: coming late shortens the idling by as much
+        # The end of the sleep is fixed when it is called, so a late start shortens the idling.
+        time.sleep(gap_ns / 1e9)
         idle_ns += gap_ns
         while time.thread_time_ns() < done_ns:
             pass
@@ -136,8 +135,9 @@ def run_phases(phases: PhaseSet, chance: random.Random, share: float = 1.0) -> T
 
 
 def _until_held_back(share: float) -> None:
-    """Compute until the thread was kept from it for about as long as a slice costs, or could not
-    have been for so long.
+    """Compute until the thread was held back for about as long as one slice costs.
+
+    It gives up after the CPU time of the longest possible slices.
     """
     if share > _SETTLED_BELOW:
         return

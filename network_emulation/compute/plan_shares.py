@@ -1,4 +1,4 @@
-"""CPU shares of hosts."""
+"""Planned CPU share of every host."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from laggard.network_emulation.model import Heterogeneity, HostRule, RandomHostE
 def plan_shares(
     heterogeneity: Heterogeneity, hosts: Sequence[Host], source: YamlSource = UNPLACED_HETEROGENEITY
 ) -> Mapping[str, float]:
-    """CPU share (of one core) of every host, in virtual units; 1.0 where no entry names it; later
-    entries win.
+    """Return the virtual CPU share of every host, as a fraction of one core.
+
+    A host that no entry names has 1.0; later entries win.
 
     Raises:
-        ScenarioError: patterns that match nothing.
+        ScenarioError: if a pattern matches no host.
     """
     draft = Draft(tuple(hosts), UNPLACED_NETWORK, source)
     shares = {host.name: 1.0 for host in hosts}

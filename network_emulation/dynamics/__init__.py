@@ -1,4 +1,9 @@
-"""What changes while a run goes on: planned as values, applied on time, recorded as it happened."""
+"""Timed events during a run: planned as values, applied on time, recorded with their real times.
+
+Read `changes.py` first (values and overlapping events), then `expand.py` (entries of
+`heterogeneity.yaml` to changes) and `scheduler.py` (the thread that applies them). Modules here
+import the core, the room's root modules, `links/backend` and `storage/plan`.
+"""
 
 from laggard.network_emulation.dynamics.changes import (
     Overlay,

@@ -1,6 +1,4 @@
-"""What changes when, and what is in effect while several changes overlap: values and arithmetic, no
-clock.
-"""
+"""Timed changes, and the values in effect while several overlap (pure functions, no clock)."""
 
 from __future__ import annotations
 
@@ -19,22 +17,21 @@ Quantity = Literal["cpu"] | LinkQuantity | StorageQuantity
 STORAGE_QUANTITIES: tuple[StorageQuantity, ...] = get_args(StorageQuantity)
 Values = tuple[tuple[Quantity, float], ...]
 Target = str | Pair
-"""A host, or the ordered pair of hosts at the ends of a link."""
+"""Target of a change: a host, or the ordered pair of hosts at the ends of a link."""
 
 
 @dataclass(frozen=True)
 class TimedChange:
-    """From `at_s` on, `targets` have `values`; everything in virtual units and seconds after the
-    first-step barrier.
+    """Change of some targets at one moment, in virtual units.
 
     Attributes:
-        at_s: when.
-        kind: whether the event begins, goes on with other values (a trace), or ends and restores
-            what was there before.
-        event: number of the event; an end takes back what this event set.
-        targets: hosts, or links.
-        values: quantities set; empty at the end.
-        distribution: of the jitter from then on; None leaves it as it is.
+        at_s: time of the change in virtual seconds after the first-step barrier.
+        kind: `begin` of an event, `step` to other values (traces), or `end`, which restores the
+            previous values.
+        event: number of the event; an end removes the values that this event has set.
+        targets: hosts or links.
+        values: quantities to set; empty at the end.
+        distribution: distribution of the jitter from then on; None keeps the current one.
     """
 
     at_s: float
@@ -46,10 +43,10 @@ class TimedChange:
 
 
 class Overlay:
-    """What every target has while events overlap: the base, overlaid by every event under way, the
-    last begun on top.
+    """Current values of all targets while events overlap.
 
-    When an event ends, what it set goes back to what the next one below it set, or to the base.
+    The base values are overlaid by every active event; the event that began last wins. When an
+    event ends, its quantities return to the values of the next event below it, or to the base.
     """
 
     def __init__(
@@ -65,30 +62,31 @@ class Overlay:
         self._distributions: dict[Target, dict[int, Distribution]] = {}
 
     def apply(self, change: TimedChange) -> None:
-        """Enter a change."""
+        """Apply a change."""
         for target in change.targets:
             events = self._active.setdefault(target, {})
             if change.kind == "end":
                 events.pop(change.event, None)
                 self._distributions.get(target, {}).pop(change.event, None)
-            # a dictionary keeps the place of a key that is set again: a step does not begin anew
+            # A dict keeps the position of a key that is set again, so a step does not move its
+            # event above events that began later.
             else:
                 events[change.event] = change.values
                 if change.distribution is not None:
                     self._distributions.setdefault(target, {})[change.event] = change.distribution
 
     def share(self, host: str) -> float:
-        """CPU share of a host now."""
+        """Return the current CPU share of a host."""
         return self._overlaid(host).get("cpu", self._shares[host])
 
     def drive(self, host: str) -> DriveLimits:
-        """Limits of a host's drive now."""
+        """Return the current limits of a host's drive."""
         values = self._overlaid(host)
         set_now = {str(name): value for name, value in values.items() if name in STORAGE_QUANTITIES}
         return replace(self._drives.get(host, DriveLimits()), **set_now)
 
     def constraint(self, pair: Pair) -> Constraint:
-        """Constraint of a link now."""
+        """Return the current constraint of a link."""
         base = self._links.get(pair, Constraint())
         values = self._overlaid(pair)
         jitter_ms = values.get("jitter_ms", base.jitter_ms)
@@ -96,6 +94,7 @@ class Overlay:
         return replace(
             base,
             delay_ms=delay_ms,
+            # An event may lower the delay below the jitter, which must not exceed it.
             jitter_ms=min(jitter_ms, delay_ms),
             rate_mbps=values.get("rate_mbps", base.rate_mbps),
             loss_percent=values.get("loss_percent", base.loss_percent),
@@ -104,7 +103,7 @@ class Overlay:
         )
 
     def value(self, target: Target, quantity: Quantity) -> float:
-        """One quantity of a target now; infinite for a rate or a bandwidth that nothing limits."""
+        """Return one current quantity of a target; infinity for an unlimited rate or bandwidth."""
         if quantity == "cpu":
             assert isinstance(target, str)
             return self.share(target)
@@ -113,7 +112,7 @@ class Overlay:
         return float("inf") if value is None else value
 
     def quantities(self, change: TimedChange, target: Target) -> tuple[Quantity, ...]:
-        """What a change about to be applied touches on a target."""
+        """Return the quantities of a target that a change will touch; call it before `apply`."""
         before = self._active.get(target, {}).get(change.event, ())
         return tuple(dict.fromkeys(name for name, _ in (*change.values, *before)))
 
@@ -125,7 +124,7 @@ class Overlay:
 
 
 def in_order(changes: Iterable[TimedChange]) -> tuple[TimedChange, ...]:
-    """Changes by time; at the same moment ends come first, then in file order."""
+    """Return changes in order of time; at the same moment ends come first, then file order."""
     return tuple(
         sorted(changes, key=lambda change: (change.at_s, change.kind != "end", change.event))
     )
@@ -134,7 +133,7 @@ def in_order(changes: Iterable[TimedChange]) -> tuple[TimedChange, ...]:
 def group_by_time(
     changes: Sequence[TimedChange],
 ) -> Iterator[tuple[float, tuple[TimedChange, ...]]]:
-    """Changes in order, those of the same moment together."""
+    """Yield ordered changes by moment: the time, and all changes at that time."""
     start = 0
     for i in range(1, len(changes) + 1):
         if i == len(changes) or changes[i].at_s != changes[start].at_s:
@@ -143,7 +142,7 @@ def group_by_time(
 
 
 def peak_shares(shares: Mapping[str, float], changes: Iterable[TimedChange]) -> Mapping[str, float]:
-    """The largest share that every host ever has, which is what cores must be planned for."""
+    """Return the largest share that every host ever has; cores must be planned for it."""
     peaks = dict(shares)
     for change in changes:
         for target in change.targets:
@@ -157,7 +156,7 @@ def peak_shares(shares: Mapping[str, float], changes: Iterable[TimedChange]) -> 
 def peak_rates(
     links: Mapping[Pair, Constraint], changes: Iterable[TimedChange]
 ) -> Mapping[Pair, float]:
-    """The highest rate, in Mbit/s, that every link ever has which is never without one."""
+    """Return the highest rate, in Mbit/s, of every link that always has a rate limit."""
     peaks = {
         pair: constraint.rate_mbps
         for pair, constraint in links.items()

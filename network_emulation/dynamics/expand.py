@@ -1,11 +1,10 @@
-"""The dynamic entries of `heterogeneity.yaml` as single changes in time: pure, and the same for the
-same seed.
+"""Expansion of the dynamic entries of `heterogeneity.yaml` into single changes in time.
 
-A random entry happens once in every period of `every` seconds, at a moment that is uniform over
-those at which it also ends within the period. So its events never overlap one another, the time
-they take is exactly `for / every` of the run whatever the seed, and the process is stationary. Each
-host of an entry has moments of its own; the links of an entry change together, as links through one
-congested place do.
+The functions are pure: the same seed gives the same changes. A random entry occurs once in every
+period of `every` seconds. Its moment is uniform over all moments at which it also ends within the
+period. So its occurrences never overlap, their total time is exactly `for / every` of the run for
+every seed, and the process is stationary. Each host of an entry has its own moments. The links of
+an entry change together, like links through one congested place.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ def expand_events(
     horizon_s: float,
     traces: Mapping[str, Sequence[TracePoint]] | None = None,
 ) -> tuple[TimedChange, ...]:
-    """Everything that changes during a run, in order of time.
+    """Return all changes of a run, in order of time.
 
     Args:
-        heterogeneity: the entries; patterns have been checked when the links were planned.
+        heterogeneity: the entries; planning the links has checked their patterns.
         hosts: every host of the continuum.
-        plan: the links as planned; a changed link is one of its pairs.
-        horizon_s: virtual seconds after the first-step barrier beyond which nothing begins.
-        traces: points of every trace file by the name written (see `read_traces`).
+        plan: the planned links; only links in `plan.pairs` change.
+        horizon_s: virtual seconds after the first-step barrier after which nothing begins.
+        traces: points of every trace file by its name in the scenario (see `read_traces`).
 
     Raises:
-        ScenarioError: more than `MAX_CHANGES` changes, or a trace that was not read.
+        ScenarioError: if there are more than `MAX_CHANGES` changes, or a trace was not read.
     """
     changes: list[TimedChange] = []
     number = 0
@@ -125,7 +124,10 @@ def _expand_profile_event(
     plan: LinkPlan,
     horizon_s: float,
 ) -> Iterator[TimedChange]:
-    """Up and down at the same moments, each an event of its own, beginning with `number`."""
+    """Yield the changes of a profile: up and down at the same moments, as separate events.
+
+    Events are numbered from `number`.
+    """
     up = {
         (s.name, d.name)
         for s in select_hosts(event.src, hosts)
@@ -160,6 +162,8 @@ def _build_single_span(at_s: float, for_s: float, horizon_s: float) -> _Spans:
 
 
 def _draw_recurring_spans(recurrence: Recurrence, salt: str, horizon_s: float) -> _Spans:
+    # The salt gives each host of an entry moments of its own; a digest is the same on every
+    # machine.
     digest = hashlib.sha256(f"{recurrence.seed} {salt}".encode()).digest()
     chance = random.Random(digest)  # noqa: S311 - moments of an experiment, to be reproduced
     period = 0
@@ -201,10 +205,15 @@ def _expand_trace(
     traces: Mapping[str, Sequence[TracePoint]],
     horizon_s: float,
 ) -> Iterator[TimedChange]:
-    """A trace begins with its first point and keeps its last one to the end of the run."""
+    """Yield the changes of a trace; its last point lasts to the end of the run."""
     if event.trace not in traces:
         problem = Problem(
-            "heterogeneity.yaml", 0, 0, event.trace, "this trace has not been read", "read it first"
+            "heterogeneity.yaml",
+            0,
+            0,
+            event.trace,
+            "the trace was not loaded",
+            "pass the result of read_traces to expand_events",
         )
         raise ScenarioError((problem,))
     for i, point in enumerate(traces[event.trace]):
@@ -216,6 +225,6 @@ def _expand_trace(
 
 def _require_few(count: int, index: int) -> None:
     if count > MAX_CHANGES:
-        rule = f"more than {MAX_CHANGES} changes until the run ends"
-        fix = "lengthen `every`, or give the run a stopping time"
+        rule = f"the entry brings the run to more than {MAX_CHANGES} changes, which is the limit"
+        fix = "lengthen `every`, or limit the duration of the run"
         raise ScenarioError((Problem("heterogeneity.yaml", 0, 0, f"dynamic.{index}", rule, fix),))

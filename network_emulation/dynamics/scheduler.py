@@ -1,6 +1,4 @@
-"""Applies changes when they are due, and records when each was asked for and when it really took
-effect.
-"""
+"""Scheduler of timed changes: applies them when due, and records requested and real times."""
 
 from __future__ import annotations
 
@@ -30,41 +28,39 @@ from laggard.network_emulation.storage.plan import dilate_limits
 
 _log = logging.getLogger(__name__)
 _STOP_TIMEOUT_S = 10.0
+"""Real seconds that `Scheduler.stop` waits for a change that is being applied."""
 
 
 class ShareSetter(Protocol):
-    """What the scheduler needs of a `ShareController`."""
+    """Interface of `ShareController` that the scheduler needs."""
 
     def set_share(self, host: str, share: float) -> int:
-        """Give a host another real share; returns CLOCK_MONOTONIC nanoseconds when it was in
-        effect.
-        """
+        """Change the real share of a host; return the CLOCK_MONOTONIC ns of the change."""
 
 
 class DriveSetter(Protocol):
-    """What the scheduler needs of a `DriveSet`."""
+    """Interface of `DriveSet` that the scheduler needs."""
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
-        """Give a host's drive other real limits; returns CLOCK_MONOTONIC nanoseconds when they were
-        in effect.
-        """
+        """Change the real limits of a host's drive; return the CLOCK_MONOTONIC ns of it."""
 
 
 @dataclass(frozen=True)
 class EventRecord:
-    """One row of `events.parquet`, in virtual units; times are seconds after the first-step
-    barrier.
+    """One row of `events.parquet`, in virtual units.
+
+    Times are seconds after the first-step barrier.
 
     Attributes:
         kind: `begin`, `step` or `end` of an event.
         src: the host, or the sending end of the link.
         dst: the receiving end of the link; empty for a host.
         quantity: `cpu` (share of one core), `delay_ms`, `jitter_ms`, `rate_mbps`, `loss_percent`,
-            `burst_packets`, or of a host's drive `read_mb_per_s`, `write_mb_per_s`,
+            `burst_packets`, or for a host's drive `read_mb_per_s`, `write_mb_per_s`,
             `read_latency_ms`, `write_latency_ms`.
-        value: what it was from then on; NaN for a rate or a bandwidth that nothing limits.
-        requested_s: when it was due.
-        effective_s: when it was in effect.
+        value: value from then on; NaN for an unlimited rate or bandwidth.
+        requested_s: time at which the change was due.
+        effective_s: time at which it took effect.
     """
 
     kind: Literal["begin", "step", "end"]
@@ -77,18 +73,20 @@ class EventRecord:
 
 
 class Scheduler:
-    """A thread that applies changes on time.
+    """Thread that applies changes on time.
 
     Args:
-        changes: in virtual units, in order of time.
-        links: applies link changes.
-        shares: applies CPU changes.
-        dilation: between virtual and real time.
-        base_shares: virtual share of every host that a change names, which ends go back to.
-        base_links: virtual constraint of every link that a change names; unconstrained where
-            missing.
-        drives: applies changes of storage; None where there are none.
-        base_drives: virtual limits of every drive that a change names; unlimited where missing.
+        changes: changes in virtual units, in order of time.
+        links: backend that applies link changes.
+        shares: controller that applies CPU changes.
+        dilation: conversion between virtual and real time.
+        base_shares: virtual share of every host that a change names; restored at the end of
+            events.
+        base_links: virtual constraint of every link that a change names; a missing link is
+            unconstrained.
+        drives: drives that storage changes apply to; None if there are none.
+        base_drives: virtual limits of every drive that a change names; a missing drive is
+            unlimited.
     """
 
     def __init__(
@@ -117,42 +115,42 @@ class Scheduler:
         self._zero_ns = 0
 
     def start(self, zero_ns: int) -> None:
-        """Begin; time zero is the first-step barrier.
+        """Start the thread; time zero is the first-step barrier.
 
         Args:
-            zero_ns: CLOCK_MONOTONIC nanoseconds of the barrier; changes already due are applied at
-                once.
+            zero_ns: CLOCK_MONOTONIC nanoseconds of the barrier; changes that are already due are
+                applied at once.
         """
         self._zero_ns = zero_ns
         self._thread = threading.Thread(target=self._run, name="laggard-dynamics", daemon=True)
         self._thread.start()
 
     def stop(self) -> tuple[EventRecord, ...]:
-        """End, applying nothing more.
+        """Stop the thread; no further change is applied.
 
         Returns:
-            What was applied, in order.
+            Records of the applied changes, in order.
 
         Raises:
-            EmulationError: a change could not be applied.
+            EmulationError: if a change could not be applied.
         """
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
         if self._failure is not None:
             raise EmulationError(
-                f"a dynamic change could not be applied: {self._failure}"
+                f"a timed event could not be applied: {self._failure}"
             ) from self._failure
         return tuple(self._records)
 
     def constraints(self) -> dict[Pair, Constraint]:
-        """The virtual constraint that every link of the base has now."""
+        """Return the current virtual constraint of every link in the base."""
         with self._overlaying:
             return {pair: self._overlay.constraint(pair) for pair in self._base_links}
 
     @property
     def failure(self) -> Exception | None:
-        """What stopped the scheduler before its time."""
+        """Return the error that ended the scheduler early; None if there was none."""
         return self._failure
 
     def _run(self) -> None:
@@ -162,14 +160,15 @@ class Scheduler:
                 if self._stopping.wait(max(0.0, (due_ns - time.monotonic_ns()) / 1e9)):
                     return
                 self._apply(at_s, changes)
-        # It ends this thread, and `stop` raises it in the caller's.
+        # The error ends this thread, and `stop` raises it in the caller's thread.
         except Exception as error:  # noqa: BLE001
-            _log.error("dynamics stop: %s", error)
+            _log.error("timed events stop after an error: %s", error)
             self._failure = error
 
     def _apply(self, at_s: float, changes: Sequence[TimedChange]) -> None:
         """Apply all changes of one moment, each target once."""
         touched: dict[Target, list[tuple[TimedChange, tuple[Quantity, ...]]]] = {}
+        # `constraints` reads the overlay from another thread.
         with self._overlaying:
             for change in changes:
                 for target in change.targets:
@@ -184,6 +183,7 @@ class Scheduler:
                 pair: dilate_constraint(self._overlay.constraint(pair), self._dilation)
                 for pair in pairs
             }
+            # One call for all links of a moment, so that they change together.
             links_ns = self._links.change(real)
         for target, what in touched.items():
             quantities = {quantity for _, several in what for quantity in several}
@@ -196,7 +196,7 @@ class Scheduler:
             )
 
     def _change_host(self, host: str, quantities: AbstractSet[Quantity]) -> Mapping[Quantity, int]:
-        """Apply what a host has now; returns when each quantity was in effect."""
+        """Apply the current values of a host; return when each quantity took effect."""
         effective: dict[Quantity, int] = {}
         if "cpu" in quantities:
             effective["cpu"] = self._shares.set_share(
@@ -205,7 +205,9 @@ class Scheduler:
         storage = quantities - {"cpu"}
         if storage:
             if self._drives is None:
-                raise EmulationError(f"{host}: its drive cannot be changed here")
+                raise EmulationError(
+                    f"{host}: an event changes its drive, but the run has no emulated drives"
+                )
             real = dilate_limits(self._overlay.drive(host), self._dilation)
             effective |= dict.fromkeys(storage, self._drives.set_limits(host, real))
         return effective

@@ -1,5 +1,6 @@
-"""Trace files: how a link was, second by second, as CSV with the columns seconds, delay_ms,
-rate_mbps, loss_percent.
+"""Trace files: values of a link over time, as CSV.
+
+The columns are seconds, delay_ms, rate_mbps and loss_percent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class TracePoint:
-    """From `seconds` after the first-step barrier until the next point, a link has `values`."""
+    """Values of a link from one moment until the next point.
+
+    Attributes:
+        seconds: virtual seconds after the first-step barrier.
+        values: quantities of the link from then on.
+    """
 
     seconds: float
     values: Values
@@ -32,14 +38,14 @@ def read_traces(heterogeneity: Heterogeneity, folder: Path) -> Mapping[str, tupl
     """Read every trace that the dynamic entries name.
 
     Args:
-        heterogeneity: the scenario's.
-        folder: the scenario folder, which the names are relative to.
+        heterogeneity: the entries of the scenario.
+        folder: the scenario folder; names are relative to it.
 
     Returns:
-        Points by the name written in the scenario.
+        Points of every trace, by its name in the scenario.
 
     Raises:
-        ScenarioError: a file that cannot be read or is not such a trace, with its line.
+        ScenarioError: if a file cannot be read or is not a valid trace; with its line.
     """
     names = {event.trace for event in heterogeneity.events if isinstance(event, TraceEvent)}
     return {
@@ -48,14 +54,14 @@ def read_traces(heterogeneity: Heterogeneity, folder: Path) -> Mapping[str, tupl
 
 
 def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
-    """Points of a trace; an empty cell leaves that quantity as it is.
+    """Return the points of a trace; an empty cell keeps the quantity unchanged.
 
     Args:
-        text: the file's content.
-        path: shown in messages.
+        text: content of the file.
+        path: path that messages show.
 
     Raises:
-        ScenarioError: with line, value, rule and fix.
+        ScenarioError: if the text is not a valid trace; with line, value, rule and fix.
     """
     reader = csv.reader(io.StringIO(text))
     header = [name.strip() for name in next(reader, [])]
@@ -65,7 +71,7 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
             path,
             1,
             ",".join(header),
-            "the first line names the columns",
+            "the first line must name the columns",
             f"write seconds,{','.join(COLUMNS)}",
         )
     points: list[TracePoint] = []
@@ -78,17 +84,17 @@ def parse_trace(text: str, path: str) -> tuple[TracePoint, ...]:
                 path,
                 reader.line_num,
                 f"{point.seconds:g}",
-                "seconds increase from row to row",
+                "seconds must increase from row to row",
                 "sort the file",
             )
         points.append(point)
         if len(points) > MAX_ROWS:
             raise _build_refusal(
-                path, reader.line_num, "", f"a trace has at most {MAX_ROWS} rows", "thin it out"
+                path, reader.line_num, "", f"a trace has at most {MAX_ROWS} rows", "remove rows"
             )
     if not points:
         raise _build_refusal(
-            path, 1, "", "a trace has at least one row under its header", "add one"
+            path, 1, "", "a trace must have at least one row under its header", "add a row"
         )
     return tuple(points)
 
@@ -99,8 +105,8 @@ def _parse_point(header: list[str], row: list[str], path: str, line: int) -> Tra
             path,
             line,
             ",".join(row),
-            f"a row has {len(header)} cells, as the header",
-            "complete it",
+            f"a row must have {len(header)} cells, like the header",
+            "complete the row",
         )
     cells = dict(zip(header, row, strict=True))
     seconds = _parse_number(cells["seconds"], path, line, "seconds", math.inf)
@@ -115,7 +121,7 @@ def _parse_point(header: list[str], row: list[str], path: str, line: int) -> Tra
                     path,
                     line,
                     text,
-                    "rate_mbps is above 0",
+                    "rate_mbps must be greater than 0",
                     "write a small rate, or loss_percent 100",
                 )
             values.append((name, number))
@@ -133,8 +139,8 @@ def _parse_number(text: str, path: str, line: int, name: str, most: float) -> fl
             path,
             line,
             text.strip(),
-            f"{name} is a number from 0{top}",
-            "write it without a unit, such as 12.5",
+            f"{name} must be a number from 0{top}",
+            "write a number without a unit, such as 12.5",
         )
     return number
 
@@ -147,18 +153,19 @@ def _read_trace_text(file: Path, name: str) -> str:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise _build_refusal(
-                name, 0, "", f"a trace has at most {MAX_BYTES >> 20} MiB", "thin it out"
+                name, 0, "", f"a trace has at most {MAX_BYTES >> 20} MiB", "remove rows"
             )
+        # Spreadsheets may write a byte order mark, which this encoding skips.
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise _build_refusal(
             name,
             0,
             "",
-            f"cannot be read: {error.strerror}",
+            f"the trace cannot be read: {error.strerror}",
             "put the trace into the scenario folder",
         ) from error
     except UnicodeDecodeError as error:
         raise _build_refusal(
-            name, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8"
+            name, 0, f"byte {error.start}", "a trace must be UTF-8 text", "save it as UTF-8"
         ) from error

@@ -1,6 +1,4 @@
-"""Links while they are in use: what was asked for, what holds now, what is measured; alike ones
-together.
-"""
+"""Links in use: requested, current and measured values, with equal links in groups."""
 
 from __future__ import annotations
 
@@ -14,20 +12,22 @@ from laggard.network_emulation.link_plan import Constraint, LinkPlan, Pair, dila
 from laggard.network_emulation.links.backend import LinkCounters
 
 _ECHOES = 6
+"""Echoes of one round-trip probe; few, because links are in use."""
 _SPACING_MS = 10.0
 _PATIENCE_MS = 300.0
 
 
 @dataclass(frozen=True)
 class LinkGroup:
-    """Ordered pairs of the same two layers that were asked to be alike, and are now.
+    """Ordered pairs of the same two layers with equal requested and equal current constraints.
 
     Attributes:
         src_layer: tier that sends.
         dst_layer: tier that receives.
-        pairs: the ordered pairs; the first stands for all where only one is measured.
-        requested: what one flow alone was to see (`LinkPlan.expected`), in virtual units.
-        current: what it is to see now, after the events so far.
+        pairs: the ordered pairs; the first represents all if only one is measured.
+        requested: constraint that a single flow was to see (`LinkPlan.expected`), in virtual
+            units.
+        current: constraint that it should see now, after the events so far.
     """
 
     src_layer: str
@@ -39,15 +39,15 @@ class LinkGroup:
 
 @dataclass(frozen=True)
 class LiveLink:
-    """One group as it is now, in virtual units.
+    """Current state of one group, in virtual units.
 
     Attributes:
         group: the links.
-        requested_rtt_ms: median round trip of an empty packet on idle links, by what holds now in
-            both directions.
-        rtt_ms: measured on the group's first pair, under whatever else it carries; None where no
+        requested_rtt_ms: median round trip of an empty packet on idle links, for the current
+            constraints of both directions.
+        rtt_ms: round trip measured on the group's first pair, with its current traffic; None if no
             echo came back.
-        carried_mbps: what all its links carried together since the last look.
+        carried_mbps: rate carried by all its links together since the last look.
         dropped: packets that all its links dropped since the last look.
     """
 
@@ -60,18 +60,19 @@ class LiveLink:
 
 @dataclass(frozen=True)
 class Look:
-    """What the links had carried by a moment of CLOCK_MONOTONIC."""
+    """Counters of the links at one moment of CLOCK_MONOTONIC."""
 
     at_ns: int
     counters: Mapping[Pair, LinkCounters]
 
 
 def group_links(plan: LinkPlan, current: Callable[[Pair], Constraint]) -> tuple[LinkGroup, ...]:
-    """All constrained links in groups, in the order of the plan's hosts.
+    """Return all constrained links in groups, in the order of the plan's hosts.
 
     Args:
-        plan: what was asked for, in virtual units.
-        current: the constraint of an ordered pair now, without access links and bottlenecks.
+        plan: the requested links, in virtual units.
+        current: function that returns the current constraint of an ordered pair, without access
+            links and bottlenecks.
     """
     now = replace(plan, pairs={pair: current(pair) for pair in plan.pairs})
     layers = {host.name: host.layer for host in plan.hosts}
@@ -89,12 +90,14 @@ def group_links(plan: LinkPlan, current: Callable[[Pair], Constraint]) -> tuple[
 def round_trip_probes(
     groups: Sequence[LinkGroup], current: Callable[[Pair], Constraint], dilation: Dilation
 ) -> tuple[EchoProbe, ...]:
-    """One short series of echoes per group, on its first pair; a round trip serves both directions.
+    """Return one short series of echoes per group, on its first pair.
+
+    One round trip serves both directions.
 
     Args:
-        groups: as `group_links` made them.
-        current: the constraint of an ordered pair now, in virtual units.
-        dilation: of the run.
+        groups: result of `group_links`.
+        current: function that returns the current constraint of an ordered pair, in virtual units.
+        dilation: dilation of the run.
     """
     probes: dict[frozenset[str], EchoProbe] = {}
     for group in groups:
@@ -116,15 +119,15 @@ def live_links(
     now: Look,
     dilation: Dilation,
 ) -> tuple[LiveLink, ...]:
-    """Every group as it is now.
+    """Return the current state of every group.
 
     Args:
-        groups: as `group_links` made them.
-        current: the constraint of an ordered pair now, in virtual units.
-        round_trips_ms: as measured for `round_trip_probes`, in real ms.
-        before: the last look at the counters.
-        now: this one.
-        dilation: of the run.
+        groups: result of `group_links`.
+        current: function that returns the current constraint of an ordered pair, in virtual units.
+        round_trips_ms: results for `round_trip_probes`, in real ms.
+        before: previous look at the counters.
+        now: this look at the counters.
+        dilation: dilation of the run.
     """
     return tuple(
         _build_live_link(group, current, round_trips_ms, before, now, dilation) for group in groups
@@ -142,6 +145,7 @@ def _build_live_link(
     src, dst = group.pairs[0]
     real_ms = round_trips_ms.get((src, dst), round_trips_ms.get((dst, src)))
     gone = [_subtract_counters(before, now, pair) for pair in group.pairs]
+    # At least a nanosecond, so that two looks at the same moment give a rate.
     virtual_s = dilation.virtual_s(max(1, now.at_ns - before.at_ns) / 1e9)
     return LiveLink(
         group,

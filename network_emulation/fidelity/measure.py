@@ -1,8 +1,7 @@
-"""What the emulated links really do: round-trip times, rates and losses, measured between the
-hosts' own namespaces.
+"""Measurement of emulated links between the hosts' namespaces: round trips, rates and losses.
 
-Every measurement runs in a short-lived process of its own with real-time priority where that is
-permitted (below the emulator's), and returns real, not virtual, units.
+Every measurement runs in a short-lived process of its own, with real-time priority if permitted
+(below the emulator's). Results are in real, not virtual, units.
 """
 
 from __future__ import annotations
@@ -39,22 +38,24 @@ __all__ = [
 _T = TypeVar("_T")
 
 PRIORITY = 40
-"""Real-time priority of the probes: below the emulator's, above all else."""
+"""Real-time priority of the probes: below the emulator's, above everything else."""
 
 
 def measure_rtt(
     probes: Sequence[EchoProbe], hosts: Mapping[str, ProbeEndpoint], *, busy: bool = True
 ) -> dict[Pair, float | None]:
-    """Median round-trip times in ms of an empty packet, all pairs at once; None where nothing came
-    back.
+    """Measure the median round-trip time of an empty packet for all pairs at once.
 
     Args:
-        probes: what to measure.
+        probes: pairs to measure.
         hosts: the hosts by name.
-        busy: keep every core busy at normal priority meanwhile, as training will.
+        busy: True to keep every core busy at normal priority, as training will.
+
+    Returns:
+        Real ms by pair; None if nothing came back.
 
     Raises:
-        EmulationError: the probes could not run.
+        EmulationError: if the probes could not run.
     """
     if not probes:
         return {}
@@ -65,11 +66,12 @@ def measure_rtt(
 def measure_rate(
     probes: Sequence[RateProbe], hosts: Mapping[str, ProbeEndpoint]
 ) -> dict[Pair, float]:
-    """Rates in Mbit/s of bytes on the wire, by flows that all run at once: they must not share a
-    link.
+    """Measure rates in Mbit/s of bytes on the wire; all flows run at once.
+
+    The probes must not share a link.
 
     Raises:
-        EmulationError: the probes could not run.
+        EmulationError: if the probes could not run.
     """
     return _run_punctually(lambda: measure_streams(probes, hosts)) if probes else {}
 
@@ -77,10 +79,10 @@ def measure_rate(
 def measure_loss(
     probes: Sequence[LossProbe], hosts: Mapping[str, ProbeEndpoint]
 ) -> dict[Pair, LossCount]:
-    """Packets sent and lost, all pairs at once.
+    """Count packets sent and lost, for all pairs at once.
 
     Raises:
-        EmulationError: the probes could not run.
+        EmulationError: if the probes could not run.
     """
     return _run_punctually(lambda: measure_datagrams(probes, hosts)) if probes else {}
 
@@ -97,6 +99,7 @@ def busy_cores(count: int) -> Iterator[None]:
 
 
 def _keep_core_busy() -> int:
+    # The burner must not keep a real-time priority of its parent.
     become_ordinary()
     while True:
         pass

@@ -1,16 +1,15 @@
-"""Whether the emulation kept its promises while training ran: what was verified before, watched
-until the end.
+"""Fidelity monitor: watches during training whether the emulation stays within its tolerances.
 
-Once a second a `FidelitySample` is taken of what costs nothing to read: how late the emulator sent,
-what hosts computed against their shares and for how long they were kept from their cores, what the
-hypervisor stole, what links carried, and three clocks. `FidelityMonitor` looks at the last few of
-them together and says when, where and how the emulation slipped. One late packet, or a core missed
-for ten milliseconds, changes no step that anybody could see; what counts is what lasts, or returns
-until it is a part of the whole run.
+Once a second it receives a `FidelitySample` of values that cost nothing to read: the emulator's
+lateness, the computing of hosts against their shares, the time that hosts were kept from their
+cores, the time that the hypervisor took, the traffic of links, and three clocks. `FidelityMonitor`
+compares the last few samples and reports when, where and how the emulation violated a tolerance.
+One late packet, or a core missed for ten milliseconds, changes no step measurably. A violation
+lasts, or recurs until it is a noticeable part of the whole run.
 
-When a training ended is known after the fact: whether it has come far enough is seen by evaluating
-a model of a moment that is past by then, while ranks go on, part and tear down. What of that is not
-of the run is told apart at the end (`FidelityMonitor.violations`).
+The end of training is known only afterwards. The stopping rule is tested by evaluating a model of
+an earlier moment, while ranks go on, leave and tear down. `FidelityMonitor.violations` excludes
+what happened after the end.
 """
 
 from __future__ import annotations
@@ -40,68 +39,69 @@ ViolationKind = Literal[
 ]
 
 WINDOW_S = 5.0
-"""Virtual seconds that are looked at together."""
+"""Virtual seconds of one window; its samples are compared together."""
 
 STOOD_STILL_S = 1.0
-"""A sample that comes so much too late was taken on a machine that stood still."""
+"""Lateness of a sample from which the machine counts as suspended."""
 
 CLOCK_SET_S = 0.1
-"""The wall clock, or the time slept, may move so far from the steady clock between two samples."""
+"""Largest change of the wall clock, or of the time slept, against the steady clock between two
+samples."""
 
 STOLEN = 0.10
-"""Part of a core's time in a window that the hypervisor may take; the tasks' own CPU clocks may
-count it as theirs."""
+"""Part of a core's time in a window that the hypervisor may take; the CPU clocks of tasks may
+count it as their own."""
 
 LATE_PACKETS = 0.10
 """Part of a window's packets that may be later than the tolerance."""
 
 FEWEST_PACKETS = 100
-"""Packets of a window without which nothing is said of the emulator."""
+"""Packets of a window below which the emulator is not judged."""
 
 REFUSED = 0.001
 """Part of a window's packets that a receiver's device may refuse."""
 
 EXCEEDED = 0.05
-"""Part by which a link may carry more than its rate in a window: what waited in a device arrives in
-bursts."""
+"""Part by which a link may carry more than its rate in a window: packets that waited in a
+device arrive in bursts."""
 
 CHANGE_LATE_S = 1.0
-"""Virtual seconds by which a change may take effect after it was asked for."""
+"""Virtual seconds by which a change may take effect late."""
 
 WHOLE_RUN = 0.01
-"""Part of the whole run for which a host may have been kept from its core.
-
-No time that a run tells can be off by more for it, even if all others had waited for that host: a
-fifth of the 5 % to which shares are promised, and a tenth of what runs of one scenario differ by
-whose ranks go at their own pace (`docs/strategies.md`)."""
+"""Part of the whole run for which a host may be kept from its core. No reported time can be
+wrong by more, even if all others waited for that host. It is a fifth of the 5 % tolerance of
+shares, and a tenth of the difference between runs of one scenario with asynchronous ranks
+(`docs/strategies.md`)."""
 
 FEWEST_WINDOWS = 2
-"""A run shorter than so many windows is allowed what one of so many is, a tenth of a second: what
-happened once has not returned."""
+"""Number of windows that a run counts as at least: a shorter run is allowed a tenth of a
+second, because an event that happened once has not recurred."""
 
 _REMEMBERED = 10_000
-"""Looks that slipped which are kept apart, for an end that is told later."""
+"""Largest number of looks with violations that are kept for an end that becomes known later."""
 
 _SLICES = 4
+"""Slices of computing that a host may be ahead of its share."""
 _BURST_BYTES = 1 << 17
+"""Bytes that a link may carry above its rate in any window, for bursts."""
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class FidelitySample:
-    """The state of an emulation at one moment, in real units; all counts are since the emulation
-    began.
+    """State of an emulation at one moment, in real units; counts are since the emulation began.
 
     Attributes:
         at_ns: CLOCK_MONOTONIC.
         wall_ns: CLOCK_REALTIME.
-        awake_ns: CLOCK_BOOTTIME, which runs on while a machine sleeps.
-        stolen_ns: what the hypervisor took of every core.
-        hosts: how every host has computed.
-        shares: the share of every host now.
-        late: packets by the bit length of their lateness in ns; empty where the kernel sends them.
-        refused: frames that a receiver's device did not take.
-        carried: bytes that every link has carried; empty where it costs too much to ask.
+        awake_ns: CLOCK_BOOTTIME, which continues while a machine sleeps.
+        stolen_ns: time that the hypervisor took from every core.
+        hosts: computing time of every host.
+        shares: current share of every host.
+        late: packets by the bit length of their lateness in ns; empty if the kernel sends them.
+        refused: frames that a receiver's device did not accept.
+        carried: bytes that every link has carried; empty if reading them is expensive.
     """
 
     at_ns: int
@@ -117,16 +117,16 @@ class FidelitySample:
 
 @dataclass(frozen=True)
 class FidelityViolation:
-    """The emulation was not what it should have been.
+    """Deviation of the emulation from its request, beyond a tolerance.
 
     Attributes:
-        kind: how.
-        where: the host, link or core; empty for the machine. Of the machines of a remote testbed,
-            each is a host.
-        first_ns: CLOCK_MONOTONIC from when on at the latest.
-        last_ns: until when at the earliest.
-        size: how much, where it was worst: a part of what it should have been, or seconds for
-            clocks and cores missed.
+        kind: kind of deviation.
+        where: host, link or core; empty for the machine. On a remote testbed, each machine is a
+            host.
+        first_ns: CLOCK_MONOTONIC of its beginning, at the latest.
+        last_ns: CLOCK_MONOTONIC of its end, at the earliest.
+        size: largest deviation, as a part of the requested value, or in seconds for clocks and
+            missed cores.
     """
 
     kind: ViolationKind
@@ -138,13 +138,13 @@ class FidelityViolation:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is allowed.
+    """Tolerances of the monitor.
 
     Attributes:
-        late_ns: lateness of a packet, real.
-        compute: relative error of a host's speed in a window.
-        window: samples, a real second each, that make a window.
-        rates: the highest rate, in real Mbit/s, that each link ever has.
+        late_ns: allowed real lateness of a packet.
+        compute: allowed relative error of a host's speed in a window.
+        window: number of samples, one per real second, in a window.
+        rates: highest rate, in real Mbit/s, that each link ever has.
     """
 
     late_ns: float
@@ -155,7 +155,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Found:
-    """A violation as one look showed it, and between which samples."""
+    """Violation found by one look, and the samples between which it happened."""
 
     violation: FidelityViolation
     before_ns: int
@@ -164,8 +164,9 @@ class _Found:
 
 @dataclass
 class _Record:
-    """Slips of several looks; one that goes on, or is back before so long has passed, is the
-    same.
+    """Violations of several looks, merged.
+
+    A violation that continues, or recurs within `gap_ns`, is the same one.
     """
 
     gap_ns: int
@@ -186,14 +187,14 @@ class _Record:
 
     @property
     def violations(self) -> tuple[FidelityViolation, ...]:
-        """In order of time."""
+        """Return the violations in order of time."""
         return _in_order(
             violation for violations in self._violations.values() for violation in violations
         )
 
 
 class FidelityMonitor:
-    """Takes samples in order of time and says where the emulation slipped."""
+    """Monitor that receives samples in order of time and reports violations."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -205,7 +206,7 @@ class FidelityMonitor:
         self._whole: deque[tuple[int, list[FidelityViolation]]] = deque(maxlen=_REMEMBERED)
 
     def add(self, sample: FidelitySample) -> None:
-        """Look at one more sample."""
+        """Add a sample and compare it with the earlier ones."""
         if self._window:
             self._note(_check_clocks(self._window[-1], sample), self._window[-1], sample)
         if len(self._opening) <= self._limits.window:
@@ -216,22 +217,25 @@ class FidelityMonitor:
         whole = _check_shares(
             self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS
         )
+        # Keep each result with violations, and the first one without after it: `violations` can
+        # then find the result at any end.
         if whole or (self._whole and self._whole[-1][1]):
             self._whole.append((sample.at_ns, whole))
 
     def known(self) -> tuple[FidelityViolation, ...]:
-        """What is known to have slipped by now, in order of time; until there is a window, clocks
-        only.
+        """Return the violations found so far, in order of time.
+
+        Until the first window is complete, only clocks are judged.
         """
         return self._record.violations
 
     def violations(self, end_ns: int | None = None) -> tuple[FidelityViolation, ...]:
-        """Everything that slipped, in order of time, now that there is an end; what is shorter than
-        a window is looked at as a whole.
+        """Return all violations up to the end of training, in order of time.
+
+        A run shorter than a window is judged as a whole.
 
         Args:
-            end_ns: CLOCK_MONOTONIC of the end: what came after it counts for nothing. None for the
-                last sample.
+            end_ns: CLOCK_MONOTONIC of the end; later events are ignored. None for the last sample.
         """
         record = deepcopy(self._settled)
         for each in self._found:
@@ -244,6 +248,7 @@ class FidelityMonitor:
                 record.add(violation)
         for violation in self._of_short_run(end_ns):
             record.add(violation)
+        # A host that is reported for a window is not reported again for the whole run.
         told = {(violation.kind, violation.where) for violation in record.violations}
         whole = next(
             (
@@ -265,8 +270,9 @@ class FidelityMonitor:
         )
 
     def _of_short_run(self, end_ns: int | None) -> list[FidelityViolation]:
-        """Of a run that ended before there was a window; of less than a second, with what came
-        until the next sample.
+        """Return the violations of a run that ended before the first window was complete.
+
+        A run of less than a second includes the time until the next sample.
         """
         inside = [each for each in self._opening if end_ns is None or each.at_ns <= end_ns]
         samples = inside if len(inside) > 1 else self._opening[:2]
@@ -280,17 +286,17 @@ class FidelityMonitor:
         for violation in violations:
             self._found.append(_Found(violation, before.at_ns, now.at_ns))
             self._record.add(violation)
+        # The oldest violations are settled: from then on they count, whatever the end is.
         while len(self._found) > _REMEMBERED:
             self._settled.add(self._found.popleft().violation)
 
 
 def _clip_at_end(end_ns: int, found: _Found, limits: Limits) -> FidelityViolation | None:
-    """The part of a violation that was surely before the end, where its last sample was after it;
-    None where what is left is none.
+    """Return the part of a violation that was certainly before the end; None if it is allowed.
 
-    All that can have happened after the end is taken to have: the looks before this one have shown
-    everything else but what came between their last sample and the end, and waits, which the kernel
-    tells of when they are over.
+    The violation's last sample was after the end. Everything that can have happened after the end
+    is assumed to have happened there. Earlier looks have already found the rest, except events
+    between their last sample and the end, and waits, which the kernel reports when they are over.
     """
     violation = found.violation
     after_s = (found.now_ns - end_ns) / _NS
@@ -313,6 +319,8 @@ def _in_order(violations: Iterable[FidelityViolation]) -> tuple[FidelityViolatio
 
 def _check_clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityViolation]:
     passed_ns = now.at_ns - before.at_ns
+    # CLOCK_BOOTTIME gains on CLOCK_MONOTONIC only while the machine sleeps. CLOCK_REALTIME differs
+    # from CLOCK_BOOTTIME by a constant until the wall clock is set. Samples are due once a second.
     slept_ns = (now.awake_ns - before.awake_ns) - passed_ns
     set_ns = (now.wall_ns - before.wall_ns) - (now.awake_ns - before.awake_ns)
     still_s = max(passed_ns / _NS - 1.0, slept_ns / _NS)
@@ -341,9 +349,7 @@ def _compare_samples(
 
 
 def _check_window(window: Sequence[FidelitySample], limits: Limits) -> list[FidelityViolation]:
-    """What the samples show together, each violation between the first and the last second that
-    show it.
-    """
+    """Return the violations of a window, each narrowed to the seconds that show it."""
     return [
         _narrow_violation(violation, window, limits)
         for violation in _compare_samples(window[0], window[-1], limits)
@@ -353,7 +359,7 @@ def _check_window(window: Sequence[FidelitySample], limits: Limits) -> list[Fide
 def _narrow_violation(
     violation: FidelityViolation, window: Sequence[FidelitySample], limits: Limits
 ) -> FidelityViolation:
-    """The violation from the first to the last second of the window that shows it by itself."""
+    """Return a violation narrowed to the seconds of the window that show it alone."""
     seconds = [
         (before, now)
         for before, now in pairwise(window)
@@ -375,7 +381,7 @@ def _check_lateness(
     total = sum(counts)
     if total < FEWEST_PACKETS:
         return []
-    # Bucket b holds what is below 2^b ns: those wholly above the limit are surely too late.
+    # Bucket b holds lateness below 2^b ns: count only buckets that are wholly above the limit.
     late = sum(counts[math.ceil(math.log2(limits.late_ns)) + 1 :]) / total
     return (
         [FidelityViolation("emulator late", "", before.at_ns, now.at_ns, late)]
@@ -411,11 +417,11 @@ def _check_link_rates(
 def _check_shares(
     before: FidelitySample, now: FidelitySample, allowed: float, least_ns: int = 0
 ) -> list[FidelityViolation]:
-    """Hosts that computed slower or faster than their shares, for more of their computing and of
-    the time than is allowed.
+    """Return hosts that computed too slowly or too fast, by more than `allowed` of the time.
 
-    A host that hardly computes may miss much of that little, and no step would take longer for it.
-    What is shorter than `least_ns` counts as that long.
+    The allowance is a part of the host's computing or of the elapsed time, whichever is more. A
+    host that hardly computes may miss much of that little without delaying a step. Intervals
+    shorter than `least_ns` count as that long.
     """
     violations = []
     for host, use in now.hosts.items():
@@ -427,9 +433,11 @@ def _check_shares(
             - max(first.owed_ns, 0)
             - _SLICES * LONGEST_SLICE_NS / _least_share(host, before, now)
         )
+        # A held-back host owes the time of a few slices at any moment; only more than that is an
+        # excess.
         enough_ns = allowed * max(due_ns, now.at_ns - before.at_ns, least_ns)
         if lost_ns > enough_ns:
-            # The kernel tells of a wait when it is over, which can be many samples after it began.
+            # The kernel reports a wait when it is over, which can be many samples after it began.
             first_ns = min(before.at_ns, now.at_ns - lost_ns)
             violations.append(
                 FidelityViolation("cpu starved", host, first_ns, now.at_ns, lost_ns / _NS)
@@ -461,19 +469,19 @@ def _check_stolen_cores(before: FidelitySample, now: FidelitySample) -> list[Fid
 
 
 def describe_violation(violation: FidelityViolation) -> str:
-    """What slipped, in words."""
+    """Return a violation as a sentence."""
     part = f"{100 * violation.size:.0f} %"
     machine = violation.where or "the machine"
     return {
         "emulator late": f"the link emulator sent {part} of the packets too late",
-        "frames refused": f"{part} of the packets were refused by their receivers' devices",
+        "frames refused": f"the receivers' devices refused {part} of the packets",
         "rate exceeded": f"{violation.where} carried {part} more than its rate",
         "cpu starved": (
-            f"{violation.where} waited {violation.size:.2f} s for its core, which others had"
+            f"{violation.where} waited {violation.size:.2f} s for its core, which others used"
         ),
         "share exceeded": f"{violation.where} computed {part} more than its share",
-        "cpu stolen": f"the hypervisor took {part} of {violation.where}",
-        "machine suspended": f"{machine} stood still for {violation.size:.1f} s",
-        "clock stepped": f"the wall clock of {machine} was set by {violation.size:+.1f} s",
-        "event late": f"{violation.where} changed {violation.size:.1f} s too late",
+        "cpu stolen": f"the hypervisor took {part} of the time of {violation.where}",
+        "machine suspended": f"{machine} was suspended for {violation.size:.1f} s",
+        "clock stepped": f"the wall clock of {machine} jumped by {violation.size:+.1f} s",
+        "event late": f"a timed event changed {violation.where} {violation.size:.1f} s too late",
     }[violation.kind]

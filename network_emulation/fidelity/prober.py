@@ -1,6 +1,4 @@
-"""Round trips measured again and again while a continuum is up, by one process that was forked
-before there were threads.
-"""
+"""Prober of round trips while a continuum runs: one process, forked before threads exist."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ RoundTrips = dict[Pair, float | None]
 
 
 class Prober:
-    """Measures round trips on request; use it as a context manager.
+    """Process that measures round trips on request; use it as a context manager.
 
     Args:
         hosts: every host by name.
@@ -35,22 +33,24 @@ class Prober:
         theirs.close()
 
     def round_trips(self, probes: Sequence[EchoProbe]) -> RoundTrips:
-        """Median round-trip time in real ms of every probe, all at once; None where nothing came
-        back.
+        """Measure all probes at once; return the median round-trip time of each, in real ms.
+
+        The time is None if nothing came back.
 
         Raises:
-            EmulationError: the process is gone, or does not answer.
+            EmulationError: if the process has exited or does not answer.
         """
         try:
             self._control.send(tuple(probes))
             if not self._control.poll(_ANSWER_TIMEOUT_S):
                 raise EmulationError(
-                    f"the prober of round trips has not answered for {_ANSWER_TIMEOUT_S:g} s"
+                    f"the round-trip prober has not answered within {_ANSWER_TIMEOUT_S:g} s"
                 )
             measured: RoundTrips = self._control.recv()
         except (EOFError, OSError) as error:
             raise EmulationError(
-                f"the prober of round trips (process {self._pid}) is gone; stderr says why"
+                f"the round-trip prober (process {self._pid}) has exited; see its error output on"
+                " stderr"
             ) from error
         return measured
 

@@ -1,7 +1,7 @@
-"""Quietness of a machine: how much of its cores, and how promptly, a program gets that asks for it.
+"""Quietness of a machine: the part of its cores that a program gets, and its punctuality.
 
-A measured share, rate or delay says something about the emulation only if nothing else takes the
-cores meanwhile. This reference needs no emulation, so it is measured in pairs with it.
+A measured share, rate or delay is meaningful only if no other program uses the cores. This
+reference needs no emulation, so it is measured in pairs with each check.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from laggard.network_emulation.forked import fork_companion
 
 LEAST_CORE_SHARE = 0.95
-"""Share of a core that a busy program gets on a quiet machine; a second program of the same
-priority leaves half, and interrupts and kernel threads take a percent or two."""
+"""Share of a core that a busy program gets on a quiet machine. A second program of the same
+priority leaves half; interrupts and kernel threads take a percent or two."""
 
 MOST_LATENESS_MS = 5.0
 """Lateness that one timer in a hundred may exceed on a quiet machine."""
@@ -42,13 +42,13 @@ class CoreQuietness:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing else used the core noticeably."""
+        """Return True if no other program used the core noticeably."""
         return self.share >= LEAST_CORE_SHARE and self.lateness_ms <= MOST_LATENESS_MS
 
     def describe(self) -> str:
         """Return the measured values as text."""
         return (
-            f"core {self.core}: {100 * self.share:.0f} % of it for a busy program, timers up to"
+            f"core {self.core}: a busy program gets {100 * self.share:.0f} %, timers are up to"
             f" {self.lateness_ms:.1f} ms late"
         )
 
@@ -95,7 +95,7 @@ def _measure_share() -> float:
 
 
 def _measure_lateness_ms() -> float:
-    """Return the 99th percentile of how late short sleeps end, in milliseconds."""
+    """Return the 99th percentile of the lateness of short sleeps, in milliseconds."""
     late = sorted(_sleep_once() for _ in range(_SLEEPS))
     return _percentile(late, 0.99) * 1000
 

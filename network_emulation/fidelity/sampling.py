@@ -1,5 +1,6 @@
-"""Takes what any machine can tell the guard: three clocks, what its hypervisor took, how its hosts
-computed.
+"""Sampling of values for the fidelity monitor that every machine has.
+
+These are three clocks, the time that the hypervisor took, and the computing time of hosts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _STAT = Path("/proc/stat")
 
 
 def take_sample(cores: AbstractSet[int], shares: ShareController | None) -> FidelitySample:
-    """The state of this machine now.
+    """Return the current state of this machine.
 
     Args:
-        cores: that hosts compute on.
-        shares: what holds the hosts to their shares; None where nothing does.
+        cores: cores that hosts compute on.
+        shares: controller of the hosts' shares; None if shares are not limited.
     """
     return FidelitySample(
         at_ns=time.monotonic_ns(),
@@ -34,7 +35,10 @@ def take_sample(cores: AbstractSet[int], shares: ShareController | None) -> Fide
 
 
 def _stolen_ns(cores: AbstractSet[int]) -> Mapping[int, int]:
-    """What the hypervisor has taken of each core so far (proc_stat(5): the eighth number)."""
+    """Return the time that the hypervisor has taken from each core, in ns.
+
+    It is the eighth number of a core's line in /proc/stat (proc_stat(5)).
+    """
     ticks_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     stolen = {}
     for line in _STAT.read_text(encoding="ascii").splitlines():

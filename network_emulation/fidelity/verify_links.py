@@ -1,20 +1,19 @@
-"""Whether the emulated links are the ones that were asked for: measured before training, in virtual
-units.
+"""Fidelity check of links: measured against requested values before training, in virtual units.
 
-For every pair of tiers with a constraint of its own, one pair of hosts stands for all
-(`choose_representatives` spreads them over the hosts, so that they can be measured at the same
-time); round trips, which cost little, are also sampled on further pairs.
+For every pair of tiers with a constraint of its own, one pair of hosts represents all.
+`choose_representatives` spreads these pairs over the hosts, so that they can be measured at the
+same time. Round trips are cheap, so they are also sampled on further pairs.
 
-    rtt    median of empty packets on idle links while every core is busy, against the sum of both
-           directions' delays
-    rate   of a flow of its own, as the link rate that its goodput implies, against the slowest
-           rate on
-           its way
-    loss   where asked for, by counting datagrams
+    rtt    median of empty packets on idle links while every core is busy, against the sum of
+           both directions' delays
+    rate   link rate implied by the goodput of a single flow, against the slowest rate on its
+           path
+    loss   if requested, by counting datagrams
 
-Flows that share an access link or a bottleneck, in either direction since acknowledgements travel
-too, never run at the same time (`plan_rounds`); nor do more flows than the machine would carry.
-What a round of many flows missed is measured again with few, then alone.
+Flows that share an access link or a bottleneck never run at the same time (`plan_rounds`). That
+applies to both directions, because acknowledgements travel too. A round also has no more flows
+than the machine can carry. Failed checks of a round with many flows are repeated with few flows,
+then alone.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ from laggard.network_emulation.link_plan import (
 from laggard.network_emulation.loss_bursts import variance_ratio
 
 RTT_PAIRS = 24
-"""Pairs whose round trip is measured, unless more tiers than that need one."""
+"""Number of pairs whose round trip is measured, unless more tiers need one."""
 
 HOST_MBPS = 1000.0
-"""What flows of one round may ask of one host; a flow alone may ask for anything."""
+"""Largest sum of rates at one host in one round; a single flow may exceed it."""
 
 ROUND_MBPS = (1200.0, 300.0, 0.0)
-"""What they may ask of the machine together, by attempt: a slow one carries few at a time, which is
-no fault of the links."""
+"""Largest sum of rates in one round, by attempt. A slow machine carries few flows at a time,
+which is no fault of the links."""
 
 ATTEMPTS = len(ROUND_MBPS)
-"""How often a quantity is measured before it counts as out of tolerance."""
+"""Number of measurements after which a quantity counts as out of tolerance."""
 
 _ECHOES = 48
 _ECHO_SPACING_MS = 12.0
@@ -72,14 +71,23 @@ _LOSS_S = 0.5
 _LOSS_LONGER = 4.0
 _LOSS_PER_S = 16_000
 _LOSS_LOAD = 0.25
+"""Part of a link's rate that the datagrams of a loss check use."""
 _LOSS_SIGMAS = 4.0
+"""Standard errors of the count that a loss check allows in addition to the tolerance."""
 _TCP_LEAST_MBPS = 0.1
+"""Rate below which a full-size packet takes about as long as TCP waits before it retransmits."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a measured link may be from what was asked for (rtt in virtual ms or as a fraction,
-    whichever is more).
+    """Largest allowed difference between measured and requested links.
+
+    Attributes:
+        name: name of the tolerance, for reports.
+        rtt_ms: allowed error of a round trip in virtual ms.
+        rtt_fraction: allowed relative error of a round trip; the larger of both counts.
+        rate_fraction: allowed relative error of a rate.
+        loss_fraction: allowed relative error of a loss.
     """
 
     name: str
@@ -92,19 +100,19 @@ class Tolerance:
 REALTIME = Tolerance(
     "real-time", rtt_ms=0.5, rtt_fraction=0.02, rate_fraction=0.05, loss_fraction=0.10
 )
-"""For netem, whose timers the kernel runs, and for an emulator with real-time priority."""
+"""Tolerance of netem, whose timers the kernel runs, and of an emulator with real-time priority."""
 
 ORDINARY = Tolerance(
     "ordinary", rtt_ms=5.0, rtt_fraction=0.05, rate_fraction=0.10, loss_fraction=0.10
 )
-"""For an emulator without real-time priority, which waits its turn among whatever else runs: with
-nothing but the probes' own burners round trips were off by up to 1 ms, beside other programs (load
-7 to 9 on two cores) by up to 3.7 ms in one series."""
+"""Tolerance of an emulator without real-time priority, which competes with other programs for
+the cores. With only the probes' own burners, round trips were wrong by up to 1 ms; with other
+programs (load 7 to 9 on two cores), by up to 3.7 ms in one series."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """An ordered pair to measure, and what it should be, in virtual units."""
+    """Ordered pair to measure, and its requested constraints, in virtual units."""
 
     pair: Pair
     there: Constraint
@@ -112,7 +120,7 @@ class Task:
 
     @property
     def rtt_ms(self) -> float:
-        """Round trip of an empty packet, without jitter."""
+        """Return the round trip of an empty packet, without jitter."""
         return self.there.delay_ms + self.back.delay_ms
 
 
@@ -122,24 +130,27 @@ def verify_links(
     dilation: Dilation,
     tolerance: Tolerance = REALTIME,
 ) -> tuple[FidelityCheck, ...]:
-    """Measure every constrained pair of tiers; takes two to three seconds, longer for round trips
-    above 100 ms, and up to three times that where links are wrong.
+    """Measure every constrained pair of tiers.
+
+    It takes two to three seconds, longer for round trips above 100 ms, and up to three times that
+    if links fail.
 
     Args:
-        plan: the links in *virtual* units, as asked for; hosts carry their addresses.
+        plan: the requested links in *virtual* units; hosts carry their addresses.
         namespaces: network namespace of every host, by name.
-        dilation: of the run; the links that run are `dilate_links(plan, dilation)`.
+        dilation: dilation of the run; the emulated links are `dilate_links(plan, dilation)`.
         tolerance: `REALTIME`, or `ORDINARY` for a userspace emulator that is not real-time.
 
     Returns:
-        A check per representative pair and quantity; nothing is raised for one that is not ok.
+        A check per representative pair and quantity. A failed check raises nothing.
 
     Raises:
-        EmulationError: measuring itself failed.
+        EmulationError: if the measurement itself failed.
     """
     hosts = {host.name: ProbeEndpoint(namespaces[host.name], host.address) for host in plan.hosts}
     tasks = choose_representatives(plan)
     sampled = sample_round_trips(plan, tasks)
+    # A link that loses everything has no rate to measure.
     limited = [
         task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100
     ]
@@ -161,15 +172,15 @@ def verify_links(
 def measure_patiently(
     tasks: Sequence[Task], measure: Callable[[Sequence[Task], int], Sequence[FidelityCheck]]
 ) -> tuple[FidelityCheck, ...]:
-    """Checks of all tasks, in their order; what is out of tolerance is measured again, up to
-    `ATTEMPTS` times in all.
+    """Return the checks of all tasks, in their order.
 
-    A link that is wrong stays wrong, while something else that kept the machine busy passes. The
-    last measurement counts, and says which it was.
+    Failed checks are repeated, up to `ATTEMPTS` measurements in all. A wrong link stays wrong,
+    while another load on the machine passes. The last measurement counts, and its detail shows its
+    number.
 
     Args:
-        tasks: what to measure.
-        measure: measures some of them; takes the attempt too, from 0.
+        tasks: tasks to measure.
+        measure: function that measures some of them; it also receives the attempt, from 0.
     """
     checks: dict[Pair, FidelityCheck] = {}
     failed = list(tasks)
@@ -183,8 +194,9 @@ def measure_patiently(
 
 
 def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
-    """One ordered pair for every group of alike ones: the reverse of one chosen before, or else
-    that of the idlest hosts.
+    """Return one ordered pair for every group of equal pairs.
+
+    The reverse of a pair chosen before is preferred, else the pair whose hosts are used least.
     """
     used: Counter[str] = Counter()
     chosen: dict[Pair, None] = {}
@@ -199,8 +211,9 @@ def choose_representatives(plan: LinkPlan) -> tuple[Task, ...]:
 
 
 def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """The tasks whose round trips to measure: one direction of each, and further pairs of each
-    group in turn.
+    """Return the tasks whose round trips to measure.
+
+    These are one direction of each task, and further pairs of each group in turn.
     """
     groups = [group.pairs for group in tier_pairs(plan)]
     turns = [
@@ -222,8 +235,10 @@ def sample_round_trips(plan: LinkPlan, tasks: Sequence[Task]) -> tuple[Task, ...
 def plan_rounds(
     plan: LinkPlan, tasks: Sequence[Task], dilation: Dilation, round_mbps: float
 ) -> tuple[tuple[Task, ...], ...]:
-    """Rounds of tasks whose flows do not disturb each other (greedy colouring, fastest first),
-    `round_mbps` (real) in all.
+    """Return rounds of tasks whose flows do not disturb each other.
+
+    The method is greedy coloring, fastest first; the rates of a round add up to at most
+    `round_mbps` (real).
     """
     rounds: list[list[Task]] = []
     for task in sorted(tasks, key=lambda task: -(task.there.rate_mbps or 0.0)):
@@ -239,8 +254,9 @@ def plan_rounds(
 
 
 def links_used(plan: LinkPlan, pair: Pair) -> frozenset[str]:
-    """Names of the links that a flow, acknowledgements included, crosses: the pair, access links,
-    shared bottlenecks.
+    """Return the names of the links that a flow crosses, acknowledgements included.
+
+    These are the pair, access links and shared bottlenecks.
     """
     ends = sorted(pair)
     used = {
@@ -257,6 +273,7 @@ def _fits_round(
     load: Counter[str] = Counter()
     for each in (*chosen, task):
         rate = math.ceil(dilation.real_mbps(each.there.rate_mbps or 0.0))
+        # The empty name counts the load of the whole machine.
         load.update({each.pair[0]: rate, each.pair[1]: rate, "": rate})
     machine = load.pop("")
     if machine > round_mbps or max(load.values()) > HOST_MBPS:
@@ -281,20 +298,24 @@ def _verify_round_trips(
 def rtt_check(
     task: Task, real_ms: float | None, dilation: Dilation, tolerance: Tolerance
 ) -> FidelityCheck:
-    """What a measured round trip (real ms; None where no echo came back) says of a task."""
+    """Return the check of a measured round trip (real ms; None if no echo came back)."""
     asked_ms, by_chance_ms = median_round_trip_ms(task, dilation)
     allowed = max(tolerance.rtt_ms, tolerance.rtt_fraction * asked_ms) + by_chance_ms
     detail = f"empty packet, every core busy; {tolerance.name} tolerance"
+    # A negative value fails the check (see `_build_check`).
     value = -1.0 if real_ms is None else real_ms / dilation.factor
     shown = "no echo came back" if real_ms is None else detail
     return _build_check("rtt", task, asked_ms, value, "ms", allowed, shown)
 
 
 def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
-    """Echoes far enough apart to find the links idle: twice the time that a large one takes both
-    ways, and the spread of the delays.
+    """Return echoes with a spacing at which they find the links idle.
+
+    The spacing is at least twice the time that a large echo takes in both directions, and the
+    spread of the delays.
     """
     real = [dilate_constraint(constraint, dilation) for constraint in (task.there, task.back)]
+    # The headers of Ethernet, IPv4 and ICMP have 42 bytes.
     bits = (LARGE_BYTES + 42) * 8
     bytes_ms = sum(bits / (each.rate_mbps * 1e3) for each in real if each.rate_mbps is not None)
     spread_ms = math.hypot(*(SPREAD[each.distribution] * each.jitter_ms for each in real))
@@ -306,8 +327,9 @@ def echo_probe(task: Task, dilation: Dilation) -> EchoProbe:
 
 
 def median_round_trip_ms(task: Task, dilation: Dilation) -> tuple[float, float]:
-    """The median round trip of an empty packet, and what jitter alone may move that of the echoes
-    by, in virtual ms.
+    """Return the median round trip of an empty packet, and its error by jitter, in virtual ms.
+
+    The error is the largest that jitter alone may cause in the median of the echoes.
     """
     grids = [
         delay_grid_ms(each.delay_ms, each.jitter_ms, each.distribution)
@@ -333,8 +355,9 @@ def _verify_rates(
 def rate_check(
     task: Task, real_mbps: float, dilation: Dilation, tolerance: Tolerance, transport: str = ""
 ) -> FidelityCheck:
-    """What a rate (real Mbit/s on the wire) says of a task, measured by `transport_for` it unless
-    another `transport` is named.
+    """Return the check of a measured rate (real Mbit/s on the wire).
+
+    `transport` is the kind of flow that measured it; empty means `transport_for(task)`.
     """
     assert task.there.rate_mbps is not None
     allowed = tolerance.rate_fraction * task.there.rate_mbps
@@ -348,7 +371,7 @@ def rate_check(
 
 
 def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
-    """A TCP flow, or UDP where packets get lost or jitter in either direction."""
+    """Return a TCP flow, or a UDP flow if packets are lost or delayed irregularly."""
     real = dilate_constraint(task.there, dilation)
     assert real.rate_mbps is not None
     rtt_ms = dilation.real_ms(task.rtt_ms)
@@ -359,8 +382,10 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
 
 
 def transport_for(task: Task) -> Literal["tcp", "udp"]:
-    """What to measure a rate with: TCP where nothing is lost or jitters in either direction, and no
-    packet takes as long as TCP waits.
+    """Return the kind of flow that measures a rate.
+
+    It is TCP if neither direction has loss or jitter and no packet takes as long as TCP waits
+    before it retransmits.
     """
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
@@ -378,7 +403,7 @@ def _verify_losses(
 
 
 def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCheck:
-    """What counted datagrams say of a task."""
+    """Return the check of counted datagrams."""
     requested = task.there.loss_percent
     allowed = tolerance.loss_fraction * requested + loss_error_percent(task.there, count)
     bursts = (
@@ -392,14 +417,16 @@ def loss_check(task: Task, count: LossCount, tolerance: Tolerance) -> FidelityCh
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
-    """Datagrams for a standard error of a tenth of the loss, as far as half a second (for losses in
-    bursts, whose number varies more, up to two) at a quarter of the rate allows.
+    """Return enough datagrams for a standard error of a tenth of the loss, within limits.
+
+    The limits are half a second at a quarter of the rate. For losses in bursts, whose number
+    varies more, the time is up to two seconds.
 
     Args:
-        task: a lossy pair.
-        dilation: of the run.
-        probes: how many run at the same time; together they send at most what the machine forwards
-            with ease.
+        task: a pair with loss.
+        dilation: dilation of the run.
+        probes: number of probes that run at the same time; together they send at most as much as
+            the machine forwards easily.
     """
     real = dilate_constraint(task.there, dilation)
     fraction = real.loss_percent / 100
@@ -419,8 +446,9 @@ def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:
 
 
 def loss_error_percent(link: Constraint, count: LossCount) -> float:
-    """Four standard errors of a loss counted on so many packets, in percent: the binomial's, times
-    what bursts add to its variance.
+    """Return four standard errors of a counted loss, in percent.
+
+    The variance is the binomial one, multiplied by the increase that bursts cause.
     """
     fraction, sent = link.loss_percent / 100, max(1, count.sent)
     variance = fraction * (1 - fraction) * variance_ratio(fraction, link.burst_packets, sent) / sent

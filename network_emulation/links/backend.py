@@ -1,4 +1,4 @@
-"""What both ways of emulating links offer to whoever changes and watches them."""
+"""Interface of both link backends, for changing and monitoring links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laggard.network_emulation.links.plan_links import Constraint, Pair
 
 @dataclass(frozen=True)
 class LinkCounters:
-    """What one direction of a link has carried so far (link-layer bytes)."""
+    """Traffic of one direction of a link so far (link-layer bytes)."""
 
     bytes: int
     packets: int
@@ -20,13 +20,14 @@ class LinkCounters:
 
 @dataclass(frozen=True)
 class LinkHealth:
-    """What tells, at no cost, whether links are still what they were measured to be; counts since
-    the emulation began.
+    """Indicators of a backend's fidelity that cost nothing to read.
+
+    All counts are since the emulation began.
 
     Attributes:
-        late: packets by the bit length of their lateness in ns; empty where the kernel sends them.
-        refused: frames that a receiver's device did not take.
-        carried: bytes of every link that has had a constraint; empty where asking is not free.
+        late: packets by the bit length of their lateness in ns; empty if the kernel sends them.
+        refused: frames that a receiver's device did not accept.
+        carried: bytes of every link that has had a constraint; empty if reading them is expensive.
     """
 
     late: tuple[int, ...] = ()
@@ -39,37 +40,38 @@ class LinkBackend(Protocol):
 
     @property
     def name(self) -> str:
-        """`netem` or `userspace`."""
+        """Return `netem` or `userspace`."""
 
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
-        """Give links new constraints while traffic flows; packets under way are not dropped.
+        """Change the constraints of links while traffic flows; packets under way are not dropped.
 
         Args:
-            changes: the whole new constraint of every ordered pair to change.
+            changes: complete new constraint of every ordered pair to change.
 
         Returns:
-            CLOCK_MONOTONIC nanoseconds when the last of them was in effect.
+            CLOCK_MONOTONIC nanoseconds at which the last change took effect.
 
         Raises:
-            EmulationError: a constraint could not be applied.
+            EmulationError: if a constraint could not be applied.
         """
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
-        """What every constrained ordered pair has carried."""
+        """Return the traffic of every constrained ordered pair."""
 
     def lateness_ms(self) -> float | None:
-        """How late the emulator itself sent packets at worst so far; None where the kernel does the
-        work.
+        """Return the emulator's worst lateness so far, in real milliseconds.
+
+        It is None if the kernel sends the packets.
         """
 
     def health(self) -> LinkHealth:
-        """What can be watched while training runs."""
+        """Return the values that can be monitored while training runs."""
 
     def check_alive(self) -> None:
-        """Do nothing while links are being emulated.
+        """Raise an error if links are no longer emulated.
 
         Raises:
-            EmulationError: what emulates them is gone.
+            EmulationError: if the emulator has exited.
         """
 
     def close(self) -> None:

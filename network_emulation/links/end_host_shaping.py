@@ -1,9 +1,8 @@
-"""Bottlenecks where nothing between the hosts can be shaped, as between real machines: which host
-has which, or why none can.
+"""Bottlenecks on end hosts, for real machines whose network cannot be shaped (pure functions).
 
-A downlink is a queue on the host that receives. A shared link whose pairs all leave one host is a
-queue among those that leave it, and one whose pairs all enter one host is a queue on that host. Any
-other would need a machine in the middle. Pure.
+A downlink is a queue on the receiving host. A shared link whose pairs all leave one host is a
+queue for its outgoing packets. A shared link whose pairs all enter one host is a queue on that
+host. Any other shared link would need a machine in the middle, so it is refused with a reason.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from laggard.network_emulation.link_plan import LinkPlan, SharedLink
 from laggard.network_emulation.model import Heterogeneity, SharedRule
 
 _FIX = (
-    "share it among pairs that one host sends or receives, give the hosts uplinks or downlinks, or"
-    " run --on local"
+    "limit the entry to pairs that all leave or all enter one host, use uplinks or downlinks"
+    " instead, or run with --on local"
 )
 
 
 @dataclass(frozen=True)
 class IngressLimit:
-    """A bottleneck on the host that receives.
+    """Bottleneck on the receiving host.
 
     Attributes:
-        host: that host.
-        rate_mbps: of the bottleneck.
+        host: the receiving host.
+        rate_mbps: rate of the bottleneck.
         senders: names of the hosts whose packets pass through it.
     """
 
@@ -40,12 +39,12 @@ class IngressLimit:
 
 @dataclass(frozen=True)
 class EgressLimit:
-    """A bottleneck on the host that sends.
+    """Bottleneck on the sending host.
 
     Attributes:
-        host: that host.
-        rate_mbps: of the bottleneck.
-        receivers: names of the hosts that packets through it are for.
+        host: the sending host.
+        rate_mbps: rate of the bottleneck.
+        receivers: names of the hosts that packets through it are sent to.
     """
 
     host: str
@@ -54,8 +53,9 @@ class EgressLimit:
 
 
 def plan_inlets(plan: LinkPlan) -> tuple[IngressLimit, ...]:
-    """Downlinks, and the shared links that are to be had where their packets arrive; hosts in the
-    plan's order.
+    """Return downlinks and the shared links that are emulated where their packets arrive.
+
+    They follow the plan's order of hosts.
     """
     names = [host.name for host in plan.hosts]
     found = [
@@ -75,7 +75,7 @@ def plan_inlets(plan: LinkPlan) -> tuple[IngressLimit, ...]:
 
 
 def plan_outlets(plan: LinkPlan) -> tuple[EgressLimit, ...]:
-    """The shared links that are to be had where their packets leave."""
+    """Return the shared links that are emulated where their packets leave."""
     names = [host.name for host in plan.hosts]
     found = [(link, *_list_ends(link)) for link in plan.shared]
     return tuple(
@@ -88,7 +88,7 @@ def plan_outlets(plan: LinkPlan) -> tuple[EgressLimit, ...]:
 
 
 def impossible_links(plan: LinkPlan) -> Mapping[str, str]:
-    """Why shared links cannot be had on the hosts themselves, by the link's name."""
+    """Return the reasons why shared links cannot be emulated on end hosts, by the link's name."""
     return {
         link.name: reason for link in plan.shared if (reason := _find_refusal_reason(plan, link))
     }
@@ -97,12 +97,12 @@ def impossible_links(plan: LinkPlan) -> Mapping[str, str]:
 def bottleneck_problems(
     plan: LinkPlan, heterogeneity: Heterogeneity, source: YamlSource
 ) -> tuple[Problem, ...]:
-    """What `heterogeneity.yaml` asks for and real machines cannot have between them.
+    """Return the entries of `heterogeneity.yaml` that cannot be emulated between real machines.
 
     Args:
-        plan: of these entries.
+        plan: link plan of these entries.
         heterogeneity: the validated file.
-        source: where it was read.
+        source: the parsed file, to locate problems.
     """
     return tuple(_list_problems(impossible_links(plan), heterogeneity, source))
 
@@ -115,7 +115,7 @@ def _list_problems(
             continue
         named = re.compile(
             rf"shared-{i}(-forth|-back)?"
-        )  # as `plan_links` names the links of an entry
+        )  # the names that `plan_links` gives to the links of an entry
         reason = next((reason for name, reason in reasons.items() if named.fullmatch(name)), "")
         if reason:
             yield source.locate_problem(
@@ -130,15 +130,15 @@ def _find_refusal_reason(plan: LinkPlan, link: SharedLink) -> str:
     if len(receivers) > 1:
         text = f"{len(senders)} hosts send and {len(receivers)} receive"
         return (
-            f"{text}, and between real machines a shared link is a queue on the one host that sends"
-            " or receives all of it"
+            f"{text}, but between real machines a shared link needs a single host that sends or"
+            " receives all of its traffic"
         )
     receiver = min(receivers)
     access = plan.access.get(receiver)
     if access is not None and access.down_mbps is not None:
         return (
-            f"{receiver} has a downlink too, and on a real machine what arrives passes through one"
-            " queue"
+            f"{receiver} also has a downlink, but on a real machine inbound traffic can pass only"
+            " one queue"
         )
     return ""
 

@@ -1,4 +1,4 @@
-"""What a scenario's links may be but probably were not meant to be."""
+"""Warnings about links that are valid but probably unintended."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from laggard.network_emulation.model import (
 )
 
 _NO_UNIT = re.compile(r"[\d.]*[1-9][\d.]*", re.ASCII)
+"""A positive number without a unit."""
 
 
 def link_warnings(
@@ -32,20 +33,20 @@ def link_warnings(
     network_source: YamlSource = UNPLACED_NETWORK,
     heterogeneity_source: YamlSource = UNPLACED_HETEROGENEITY,
 ) -> tuple[Problem, ...]:
-    """What is allowed but probably not meant.
+    """Return warnings about settings that are valid but probably unintended.
 
     Args:
-        plan: the plan of these files.
+        plan: link plan of these files.
         network: the rules of `network.yaml`.
         heterogeneity: the entries of `heterogeneity.yaml`.
         talking: names of the hosts that exchange training traffic with each other.
-        network_source: where `network` was read.
-        heterogeneity_source: where `heterogeneity` was read.
+        network_source: the parsed `network.yaml`.
+        heterogeneity_source: the parsed `heterogeneity.yaml`.
 
     Returns:
-        Ordered pairs of different tiers whose traffic no rule constrains, delays and rates without
-        a unit, bare group names, of which E2Clab reaches only the first host, and bursts of losses
-        on links that never lose a packet.
+        Warnings about ordered pairs of different tiers whose traffic no rule constrains, delays
+            and rates without a unit, bare group names (E2Clab applies them to the first host
+            only), and bursts of losses on links that never lose a packet.
     """
     bare: list[Problem] = []
     for i, rule in enumerate(network.rules):
@@ -81,8 +82,8 @@ def _warn_missing_units(source: YamlSource, key: KeyPath) -> Iterable[Problem]:
     ):
         written = source.at((*key, name))
         if isinstance(written, str) and _NO_UNIT.fullmatch(written.strip()):
-            rule = f"a {name} without a unit is in {unit}, as tc reads it"
-            yield source.locate_problem((*key, name), rule, f"write the unit, such as {fix}")
+            rule = f"a {name} without a unit is read as {unit}, as in tc"
+            yield source.locate_problem((*key, name), rule, f"write the unit, for example {fix}")
 
 
 def _warn_bare_groups(
@@ -93,8 +94,8 @@ def _warn_bare_groups(
 ) -> list[Problem]:
     return [
         source.locate_problem(
-            (*key, where), "a bare group name reaches only its first host in E2Clab",
-             f"for all of them write {term}.*",
+            (*key, where), "in E2Clab, a bare group name means only the first host of the group",
+             f"write {term}.* for all of its hosts",
             value=pattern,
         )
         for where, pattern in patterns
@@ -115,14 +116,17 @@ def _lossless_bursts(
     lossy = {pair for pair, constraint in plan.pairs.items() if constraint.loss_percent}
     for event in heterogeneity.events:
         if not isinstance(event, TimedHostEvent | RandomHostEvent) and (
+            # A trace may contain losses; its file is not read here.
             isinstance(event, TraceEvent) or event.loss_percent
         ):
             lossy |= _select_pairs(event, plan.hosts)
     for i, rule in bursty:
         if not lossy & _select_pairs(rule, plan.hosts):
-            fix = "give them a loss in network.yaml or in an event, or remove the burst"
+            fix = "add a loss in network.yaml or in an event, or remove `burst`"
             yield source.locate_problem(
-                ("deterministic", i, "burst"), "these links never lose a packet", fix
+                ("deterministic", i, "burst"),
+                "`burst` has no effect: these links have no loss",
+                fix,
             )
 
 
@@ -150,11 +154,11 @@ def _warn_unconstrained_pairs(
         if any(frees):
             shown = f"{src_layer} to {dst_layer}"
             rule = (
-                f"no rule constrains {sum(frees)} of {len(frees)} host pairs here, which exchange"
-                " training traffic"
+                f"{sum(frees)} of {len(frees)} host pairs exchange training traffic over a link"
+                " that no rule constrains"
             )
             fix = (
-                f"add a rule from {src_layer}.* to {dst_layer}.*, or `symmetric: true` to the one"
-                " that returns"
+                f"add a rule from {src_layer}.* to {dst_layer}.*, or add `symmetric: true` to the"
+                " rule in the other direction"
             )
             yield source.locate_problem(("networks",), rule, fix, value=shown)

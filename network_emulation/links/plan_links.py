@@ -1,12 +1,13 @@
-"""`network.yaml` and `heterogeneity.yaml` compiled to one plan for all links, every contradiction
-reported at its line.
+"""Compilation of `network.yaml` and `heterogeneity.yaml` to one plan for all links.
 
-Planning is pure. Rules act on ordered pairs of hosts; a later rule of `network.yaml` replaces the
-whole constraint that an earlier one gave to the same ordered pair (EnOSlib's
-`HTBSource.add_constraints` merges so), and `symmetric` also says the rule from dst to src.
-Deterministic entries of `heterogeneity.yaml` follow in their order: a profile replaces the whole
-constraints of its pairs, both ways, as such a rule would, with what earlier entries added to them;
-others add jitter, bursts of losses, access links and shared bottlenecks.
+Planning is pure, and every contradiction is reported at its line. Rules apply to ordered pairs of
+hosts. A later rule of `network.yaml` replaces the whole constraint that an earlier one gave to the
+same ordered pair (like EnOSlib's `HTBSource.add_constraints`). `symmetric` also applies the rule
+from dst to src.
+
+Then the deterministic entries of `heterogeneity.yaml` apply in their order. A profile replaces the
+whole constraints of its pairs in both directions, including additions of earlier entries. The
+other entries add jitter, bursts of losses, access links and shared bottlenecks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ __all__ = [
 ]
 
 MAX_PAIRS = 1_000_000
-"""Ordered pairs that one rule may name; beyond it neither `tc` nor memory would cope."""
+"""Largest number of ordered pairs of one rule; more would exceed the capacity of `tc` and
+memory."""
 
 UNPLACED_NETWORK = YamlSource("network.yaml", None, {})
 UNPLACED_HETEROGENEITY = YamlSource("heterogeneity.yaml", None, {})
@@ -74,7 +76,17 @@ _Directed = LinkRule | TimedLinkEvent | RandomLinkEvent | TraceEvent
 
 @dataclass
 class Draft:
-    """A plan being put together, and what is wrong with it so far."""
+    """Unfinished plan and the problems found so far.
+
+    Attributes:
+        hosts: every host of the continuum.
+        network: the parsed `network.yaml`.
+        heterogeneity: the parsed `heterogeneity.yaml`.
+        pairs: constraint of every ordered pair so far.
+        access: access links by host name.
+        shared: shared bottlenecks.
+        problems: problems found so far.
+    """
 
     hosts: tuple[Host, ...]
     network: YamlSource
@@ -85,30 +97,30 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
 
     def select(self, source: YamlSource, key: KeyPath, pattern: str) -> tuple[Host, ...]:
-        """Hosts of a pattern; none is a problem at `key`."""
+        """Return the hosts that match a pattern; record a problem at `key` if there are none."""
         fault = find_pattern_error(pattern)
         if fault is not None:
             self.problems.append(
-                source.locate_problem(key, fault, "write it like edge.*", value=pattern)
+                source.locate_problem(key, fault, "write for example edge.*", value=pattern)
             )
             return ()
         chosen = select_hosts(pattern, self.hosts)
         if not chosen:
             fix = _suggest_pattern(pattern, self.hosts) if self.hosts else ""
             self.problems.append(
-                source.locate_problem(key, "this pattern matches no host", fix, value=pattern)
+                source.locate_problem(key, "the pattern matches no host", fix, value=pattern)
             )
         return chosen
 
     def ordered(
         self, source: YamlSource, key: KeyPath, src: str, dst: str, symmetric: bool
     ) -> list[Pair]:
-        """Ordered pairs of a rule; a rule whose both ends are one host is a problem."""
+        """Return the ordered pairs of a rule; record a problem if both its ends are one host."""
         senders = self.select(source, (*key, "src"), src)
         receivers = self.select(source, (*key, "dst"), dst)
         if len(senders) * len(receivers) > MAX_PAIRS:
             rule = (
-                f"{len(senders)} x {len(receivers)} links, and one rule names at most {MAX_PAIRS}"
+                f"the rule names {len(senders)} x {len(receivers)} links; the limit is {MAX_PAIRS}"
             )
             self.problems.append(
                 source.locate_problem(key, rule, "use fewer hosts", value=f"{src} to {dst}")
@@ -116,7 +128,7 @@ class Draft:
             return []
         pairs = [(s.name, d.name) for s in senders for d in receivers if s.name != d.name]
         if senders and receivers and not pairs:
-            rule = "src and dst are the same single host, and a host has no link to itself"
+            rule = "src and dst are the same single host, but a host has no link to itself"
             self.problems.append(
                 source.locate_problem(key, rule, "name two hosts", value=f"{src} to {dst}")
             )
@@ -134,14 +146,14 @@ def plan_links(
 
     Args:
         network: the rules of `network.yaml`.
-        heterogeneity: the entries of `heterogeneity.yaml`; an empty model where there is no file.
+        heterogeneity: the entries of `heterogeneity.yaml`; an empty model if there is no file.
         hosts: every host of the continuum.
-        network_source: where `network` was read, to locate problems.
-        heterogeneity_source: where `heterogeneity` was read, to locate problems.
+        network_source: the parsed `network.yaml`, to locate problems.
+        heterogeneity_source: the parsed `heterogeneity.yaml`, to locate problems.
 
     Raises:
-        ScenarioError: patterns that match nothing or only one host with itself, a jitter above its
-            delay, a burst too short for its loss, pairs in two shared links.
+        ScenarioError: if patterns match nothing or only one host with itself, a jitter exceeds its
+            delay, a burst is too short for its loss, or a pair is in two shared links.
     """
     draft = Draft(tuple(hosts), network_source, heterogeneity_source)
     for i, rule in enumerate(network.rules):
@@ -179,10 +191,12 @@ def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
     if short and rule.jitter_ms is not None:
         src, dst = short[0]
         delay_ms = changed[short[0]].delay_ms
-        rule_text = f"jitter is at most the delay it varies, and {src} to {dst} has {delay_ms:g} ms"
+        rule_text = (
+            f"jitter must not exceed the delay, which is {delay_ms:g} ms from {src} to {dst}"
+        )
         fix = (
-            "lower the jitter, or give these links a delay before: in network.yaml (`symmetric:"
-            " true` is both ways), or by an entry above"
+            "lower the jitter, or set a longer delay in network.yaml (`symmetric: true` for both"
+            " directions) or by an earlier entry"
         )
         shown = f"{rule.jitter_ms:g} ms"
         draft.problems.append(
@@ -210,19 +224,20 @@ def _apply_jitter_and_bursts(constraint: Constraint, rule: LinkRule) -> Constrai
 def _too_short(
     draft: Draft, key: KeyPath, pair: Pair, loss_percent: float, burst_packets: float
 ) -> bool:
-    """Whether so much cannot be lost in bursts so short, which is a problem at `key`."""
+    """Return True, and record a problem at `key`, if bursts are too short for the loss."""
     if burst_packets <= 1 or loss_percent >= 100:
         return False
+    # Rounded up to two decimals, so that the suggested burst is accepted.
     least = math.ceil(round(100 * least_burst_packets(loss_percent / 100), 6)) / 100
     if burst_packets >= least:
         return False
     rule = (
-        f"{loss_percent:g} % of the packets from {pair[0]} to {pair[1]} cannot be lost"
-        f" {burst_packets:g} in a row on average"
+        f"a mean burst of {burst_packets:g} packets is too short for a loss of {loss_percent:g} %"
+        f" from {pair[0]} to {pair[1]}"
     )
     draft.problems.append(
         draft.heterogeneity.locate_problem(
-            key, rule, f"lower the loss, or write a burst of {least:g} or more"
+            key, rule, f"lower the loss, or set `burst` to at least {least:g}"
         )
     )
     return True
@@ -236,15 +251,15 @@ def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
 
 
 def _select_upward_pairs(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
-    """The pairs of a profile from its src to its dst; no pair may be up and down."""
+    """Return the pairs of a profile from its src to its dst; no pair may be both up and down."""
     pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
     back = {(dst, src) for src, dst in pairs}
     both = next((pair for pair in pairs if pair in back), None)
     if both is not None:
-        rule = f"up is from src to dst, and {both[0]} and {both[1]} are in both"
+        rule = f"a profile needs separate src and dst, but {both[0]} and {both[1]} are in both"
         draft.problems.append(
             draft.heterogeneity.locate_problem(
-                (*key, "profile"), rule, "name two groups without common hosts"
+                (*key, "profile"), rule, "use two groups without common hosts"
             )
         )
     return pairs
@@ -257,7 +272,7 @@ def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
     forth = frozenset((a.name, b.name) for a in left for b in right if a.name != b.name)
     back = frozenset((b, a) for a, b in forth)
     if left and right and not forth:
-        text = "both ends are the same single host, and a host has no link to itself"
+        text = "both ends are the same single host, but a host has no link to itself"
         draft.problems.append(
             draft.heterogeneity.locate_problem((*key, "between"), text, "name two groups")
         )
@@ -266,8 +281,8 @@ def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
     clash = sorted(pair for pair in forth | back if pair in taken)
     if clash:
         text = (
-            f"{clash[0][0]} to {clash[0][1]} is already in a shared link, and a pair crosses at"
-            " most one"
+            f"{clash[0][0]} to {clash[0][1]} is already in another shared link, but a pair can"
+            " cross only one"
         )
         draft.problems.append(
             draft.heterogeneity.locate_problem(
@@ -275,7 +290,9 @@ def _add_shared(draft: Draft, key: KeyPath, rule: SharedRule) -> None:
             )
         )
         return
+    # `end_host_shaping` finds the entry by this name.
     name = f"shared-{key[-1]}"
+    # Groups that overlap share one bottleneck in both directions; separate groups have two.
     if forth & back:
         draft.shared.append(SharedLink(name, forth | back, rule.shared_mbps))
     else:
@@ -307,11 +324,13 @@ def _add_event(
         up = _select_upward_pairs(draft, key, event.src, event.dst)
         pairs = [*up, *((dst, src) for src, dst in up)]
     for pair in pairs:
+        # Backends can change only links of the plan, so events add neutral ones.
         draft.pairs.setdefault(pair, Constraint())
     if not isinstance(event, TraceEvent) and event.jitter_ms is not None:
         _require_delay(draft, key, pairs, event.jitter_ms, event.delay_ms)
     loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
     if loss_percent is not None:
+        # `any` stops at the first pair with a problem: one message per event is enough.
         any(
             _too_short(draft, (*key, "loss"), pair, loss_percent, draft.pairs[pair].burst_packets)
             for pair in pairs
@@ -321,15 +340,15 @@ def _add_event(
 def _require_delay(
     draft: Draft, key: KeyPath, pairs: Sequence[Pair], jitter_ms: float, delay_ms: float | None
 ) -> None:
-    """An event's jitter varies the delay that it sets, or that the links have."""
+    """Record a problem if an event's jitter exceeds the delay of the event or of a link."""
     delays = [
         (pair, draft.pairs[pair].delay_ms if delay_ms is None else delay_ms) for pair in pairs
     ]
     short = next((each for each in delays if jitter_ms > each[1]), None)
     if short is not None:
         (src, dst), has_ms = short
-        rule = f"jitter is at most the delay it varies, and {src} to {dst} has {has_ms:g} ms then"
-        fix = "lower the jitter, or let the event set a longer delay"
+        rule = f"jitter must not exceed the delay, which is then {has_ms:g} ms from {src} to {dst}"
+        fix = "lower the jitter, or set a longer delay in the event"
         draft.problems.append(
             draft.heterogeneity.locate_problem(
                 (*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms"
@@ -338,8 +357,10 @@ def _require_delay(
 
 
 def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
-    """No link has uniform jitter after an event's profile had another: the kernel's netem keeps a
-    table that it has once been given.
+    """Record a problem if a link would return to uniform jitter after an event's profile.
+
+    The kernel's netem keeps a table once it has received one, so it cannot return to the uniform
+    distribution.
     """
     changing = [
         (i, event)
@@ -363,10 +384,10 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
         clash = sorted(varied.intersection(_event_pairs(draft, event))) if tables else []
         if clash:
             rule = (
-                f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, and netem does not go"
-                " back to that from another"
+                f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, but netem cannot"
+                " return to uniform jitter after this profile"
             )
-            fix = "give these links a jitter with `distribution: normal` or `pareto`, or none"
+            fix = "use `distribution: normal` or `pareto` for these links, or remove their jitter"
             draft.problems.append(
                 draft.heterogeneity.locate_problem(("dynamic", i, "profile"), rule, fix)
             )
@@ -390,17 +411,20 @@ def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
 
 
 def _suggest_pattern(pattern: str, hosts: Sequence[Host]) -> str:
-    """What to write instead of a pattern that matches nothing: the layer that it resembles, or that
-    layer's hosts where it has none so named.
+    """Return a suggestion for a pattern that matches nothing.
+
+    It names the most similar layer, or the hosts of the layer if the pattern names one.
     """
     layers = sorted({host.layer for host in hosts})
     first = pattern.partition(".")[0]
     if first in layers:
         names = [host.name for host in hosts if host.layer == first]
-        return f"the hosts there are {_format_names(names)}"
+        return f"the hosts of this layer are {_format_names(names)}"
     near = difflib.get_close_matches(first, layers, n=1)
     meant = f"did you mean {near[0]}.*? " if near else ""
-    return f"{meant}the layers are {_format_names(layers)}; write one as {(near or layers)[0]}.*"
+    return (
+        f"{meant}the layers are {_format_names(layers)}; write for example {(near or layers)[0]}.*"
+    )
 
 
 def _format_names(names: Sequence[str]) -> str:

@@ -1,12 +1,12 @@
-"""TCP of a host namespace: the same congestion control everywhere, and timers that fit a dilated
-run.
+"""TCP settings of hosts: the same congestion control everywhere, and timers for dilated runs.
 
-Hosts would otherwise inherit the machine's default, which may be BBR, and BBR hides loss. Linux
-lets a namespace other than the first choose by sysctl only among the machine's *allowed*
-algorithms, but a route may name any that is *available* (`congctl` in ip-route(8)), so that is
-where it goes. TCP's own timers do not dilate: dilated runs use reno, which knows no clock (cubic's
-growth is a function of time, RFC 9438), a minimum retransmission time-out scaled by D, and no slow
-start after idle.
+Otherwise hosts inherit the machine's default, which may be BBR, and BBR hides loss. By sysctl, a
+namespace other than the first may choose only among the machine's *allowed* algorithms. A route
+may name any *available* one (`congctl` in ip-route(8)), so the setting is on the route.
+
+TCP's own timers do not dilate. Dilated runs therefore use reno, which does not depend on a clock
+(cubic's growth is a function of time, RFC 9438), a minimum retransmission time-out scaled by D,
+and no slow start after idle.
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ DEVICE = "eth0"
 _IPV4 = Path("/proc/sys/net/ipv4")
 _PREFERRED = ("cubic", "reno")
 _RTO_MIN_MS = 200.0
+"""Linux's minimum retransmission time-out."""
 _BUFFER_BYTES = 64 << 20
+"""Size up to which TCP buffers may grow, so that they do not limit long fast links."""
 _RTAX_RTO_MIN = 13
+"""Number of the route metric `rto_min` in the kernel's rtnetlink.h."""
 _IPV6_PRIORITY = 256
-"""Of the routes that the kernel makes for addresses."""
+"""Priority of the routes that the kernel creates for addresses."""
 
 
 @dataclass(frozen=True)
 class TcpSettings:
-    """What a namespace's TCP was set to: congestion control, and minimum retransmission time-out
-    (None: Linux's 200 ms).
+    """TCP settings of one namespace.
+
+    Attributes:
+        congestion_control: name of the algorithm.
+        rto_min_ms: minimum retransmission time-out; None is Linux's 200 ms.
     """
 
     congestion_control: str
@@ -43,24 +49,24 @@ class TcpSettings:
 
 
 def configure_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
-    """Set the TCP of a namespace whose `eth0` is up and addressed.
+    """Set the TCP of a namespace whose `eth0` is up and has an address.
 
-    Connections do not inherit what earlier ones learnt (`tcp_no_metrics_save`), so that measuring a
-    link does not change how the training behaves on it, and buffers may grow to 64 MiB, so that
-    they do not limit long fast links.
+    Connections do not inherit metrics of earlier ones (`tcp_no_metrics_save`), so measuring a link
+    does not change the training on it. Buffers may grow to 64 MiB, so that they do not limit long
+    fast links.
 
     Args:
         namespace: file that the network namespace is bound to.
-        dilation: of the run.
+        dilation: dilation of the run.
 
     Raises:
-        EmulationError: the kernel refuses.
+        EmulationError: if the kernel refuses.
     """
     return run_forked("laggard-tcp", lambda: apply_tcp(namespace, dilation))
 
 
 def configure_tcp_of(namespaces: Mapping[str, Path], dilation: Dilation) -> dict[str, TcpSettings]:
-    """`configure_tcp` for many hosts by one process, which takes milliseconds a host."""
+    """Set the TCP of many hosts in one process, which takes milliseconds per host."""
     return run_forked(
         "laggard-tcp",
         lambda: {name: apply_tcp(namespace, dilation) for name, namespace in namespaces.items()},
@@ -68,7 +74,7 @@ def configure_tcp_of(namespaces: Mapping[str, Path], dilation: Dilation) -> dict
 
 
 def apply_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
-    """`configure_tcp` without a process of its own, for callers that have one thread."""
+    """Set the TCP like `configure_tcp`, in this process, which must have only one thread."""
     settings = choose_settings(_read_available(namespace), dilation)
     try:
         with inside_network(namespace):
@@ -76,13 +82,13 @@ def apply_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
             _set_route_metrics(settings)
     except OSError as error:
         raise EmulationError(
-            f"TCP in {namespace} could not be set to {settings.congestion_control}: {error}"
+            f"cannot set the TCP of {namespace} to {settings.congestion_control}: {error}"
         ) from error
     return settings
 
 
 def choose_settings(available: tuple[str, ...], dilation: Dilation) -> TcpSettings:
-    """What TCP should be set to where these algorithms are available (reno always is)."""
+    """Return the TCP settings for the available algorithms (reno always is)."""
     if dilation.factor > 1:
         return TcpSettings("reno", dilation.real_ms(_RTO_MIN_MS))
     return TcpSettings(next((name for name in _PREFERRED if name in available), "reno"), None)
@@ -109,6 +115,7 @@ def _set_route_metrics(settings: TcpSettings) -> None:
 
     metrics: dict[str, int | str] = {"cc_algo": settings.congestion_control}
     if settings.rto_min_ms is not None:
+        # Linux applies a route's rto_min only if the metric is locked.
         metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": round(settings.rto_min_ms)}
     try:
         with IPRoute() as netlink:
@@ -136,7 +143,7 @@ def _set_route_metrics(settings: TcpSettings) -> None:
                     metrics=metrics,
                 )
     except (NetlinkError, ValueError) as error:
-        raise EmulationError(f"the route of {DEVICE} did not take {settings}: {error}") from error
+        raise EmulationError(f"cannot set {settings} on the route of {DEVICE}: {error}") from error
 
 
 def _format_network(own: str, address: Mapping[str, int]) -> str:

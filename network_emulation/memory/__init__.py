@@ -1,11 +1,15 @@
-"""Memory of hosts: a worker that is too big for its host ends the run, as it would end on such a
-device.
+"""Memory limits of hosts: a worker that is too big for its host ends the run.
 
-The workers' memory is looked at twice a second, as root or not. A memory cgroup would not do: it
-charges a page to whoever touched it first, and most of a worker's are inherited from the process
-that imported PyTorch for all of them. What counts is what a kernel could not take back: anonymous,
-shared and swapped memory, not the mapped files of libraries and samples (proc_pid_status(5)). What
-was held between two looks is told by the kernel's mark of the highest (`VmHWM`), taken down at each
-look. It counts mapped files too, so that a file mapped and let go between two looks counts: such a
-peak ends no run, and is told of after it.
+It would end on such a device too. The memory of workers is read twice a second, with or without
+root rights. A memory cgroup does not work: it charges a page to the process that touched it first,
+and a worker inherits most of its pages from the process that imported PyTorch for all workers.
+
+Only memory that a kernel could not take back counts: anonymous, shared and swapped memory, not the
+mapped files of libraries and samples (proc_pid_status(5)). The kernel's high-water mark (`VmHWM`),
+reset at each read, gives the peak between two reads. It counts mapped files too, so a file that
+was mapped and unmapped between two reads counts. Therefore such a peak does not end the run; it is
+reported afterwards.
+
+`plan.py` computes and checks the limits; `watch.py` applies them. Both import the core and `model`
+of this room.
 """

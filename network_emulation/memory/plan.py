@@ -1,4 +1,4 @@
-"""How much memory every host has: pure."""
+"""Planned memory of every host (pure functions)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from laggard.core.yaml_source import YamlSource
 from laggard.network_emulation.model import Heterogeneity, HostRule
 
 LEAST_WORKER_BYTES = 240 << 20
-"""What a worker cannot do without: one of an MLP on digits held 237 MiB (PyTorch 2.13), and 232
-before it built its model."""
+"""Memory that a worker needs to start. A worker with an MLP on digits held 237 MiB (PyTorch
+2.13), and 232 MiB before it built its model."""
 
 
 def plan_memory(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[str, int]:
-    """Bytes of memory of every host where an entry limits it; later entries win. The entries'
-    patterns have been checked.
+    """Return the bytes of memory of every host that an entry limits; later entries win.
+
+    The patterns of the entries must have been checked.
     """
     return {
         host.name: rule.memory_bytes
@@ -30,36 +31,37 @@ def plan_memory(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[
 def memory_problems(
     heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
-    """Limits that no worker could even start within.
+    """Yield a problem for each limit that is too low for a worker to start.
 
     Args:
         heterogeneity: the entries; their patterns have been checked.
-        workers: the host of every worker, by name.
+        workers: host name of every worker.
         hosts: every host.
-        source: where the entries were written.
+        source: file of the entries.
     """
     carried = Counter(workers)
     for i, rule in _list_limited_rules(heterogeneity):
         most = max((carried[host.name] for host in select_hosts(rule.hosts, hosts)), default=0)
         if most and (rule.memory_bytes or 0) < most * LEAST_WORKER_BYTES:
-            several = f", and {most} of them run there" if most > 1 else ""
+            several = f", and {most} workers run on one host" if most > 1 else ""
             needed = (
-                f"a worker holds {LEAST_WORKER_BYTES >> 20} MiB before it has learnt"
-                f" anything{several}"
+                f"a worker needs at least {LEAST_WORKER_BYTES >> 20} MiB of memory to"
+                f" start{several}"
             )
-            fix = f"make it {most * LEAST_WORKER_BYTES >> 20}MiB or more"
+            fix = f"raise the limit to at least {most * LEAST_WORKER_BYTES >> 20}MiB"
             yield source.locate_problem(("deterministic", i, "memory"), needed, fix)
 
 
 def memory_warnings(
     heterogeneity: Heterogeneity, workers: Sequence[str], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
-    """Limits that act on nothing, since only workers are watched; the arguments are those of
-    `memory_problems`.
+    """Yield a warning for each limit without effect: only workers are watched.
+
+    The arguments are those of `memory_problems`.
     """
     rule = (
-        "only Laggard's workers are held to it:"
-        f" {'none runs there' if workers else 'your own programs are not'}"
+        "the limit has no effect: "
+        f"{'no worker runs on these hosts' if workers else 'your own programs are not limited'}"
     )
     for i, entry in _list_limited_rules(heterogeneity):
         if {host.name for host in select_hosts(entry.hosts, hosts)}.isdisjoint(workers):

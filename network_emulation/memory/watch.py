@@ -1,4 +1,4 @@
-"""Looks at what the workers of limited hosts hold in memory."""
+"""Watch over the memory of workers on limited hosts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LOOK_S = 0.5
-"""Real seconds between two looks: a worker that holds more for a shorter time is told of
-afterwards, and does not end the run."""
+"""Real seconds between two reads. A worker that exceeds its limit for a shorter time is
+reported after the run, and does not end it."""
 
 _COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
 _MAPPED = "RssFile:"
 _HIGHEST = "VmHWM:"
 _FORGET_HIGHEST = b"5"
+"""Value for clear_refs that resets the high-water mark (proc_pid_clear_refs(5))."""
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """A host whose workers hold more than it has.
+    """Host whose workers hold more memory than it has.
 
     Attributes:
-        host: its name.
-        limit_bytes: what it has.
-        held_bytes: what they hold together.
-        pid: the biggest of them.
-        processes: how many they are.
+        host: name of the host.
+        limit_bytes: memory of the host.
+        held_bytes: memory that its workers hold together.
+        pid: its biggest worker.
+        processes: number of its workers.
     """
 
     host: str
@@ -41,20 +42,20 @@ class Overrun:
         who = f"{self.processes} workers hold" if self.processes > 1 else "holds"
         several = " lower placement.per_host," if self.processes > 1 else ""
         return (
-            f"{who} {held:.0f} MiB, and {self.host} has {limit:.0f} MiB of memory — raise `memory`"
-            f" in heterogeneity.yaml,{several} lower batch_size or take a smaller model"
+            f"{who} {held:.0f} MiB, but {self.host} has only {limit:.0f} MiB of memory — raise"
+            f" `memory` in heterogeneity.yaml,{several} lower batch_size or use a smaller model"
         )
 
 
 @dataclass
 class MemoryWatch:
-    """Watches the hosts of one run.
+    """Watch over the hosts of one run.
 
     Attributes:
-        limits: bytes that each limited host has.
-        peaks: the most that each one's workers held, also between two looks: of several workers,
-            the sum of what each held at most.
-        clock: seconds that pass between looks.
+        limits: bytes of memory of each limited host.
+        peaks: peak memory of each host's workers, also between two reads; for several workers, the
+            sum of their peaks.
+        clock: clock in seconds that times the reads.
     """
 
     limits: Mapping[str, int]
@@ -64,7 +65,7 @@ class MemoryWatch:
     _looked_s: float = -LOOK_S
 
     def look(self, processes: Iterable[tuple[str, int]]) -> Overrun | None:
-        """The first host that has too little, if it is time to look again.
+        """Read the workers' memory if a read is due; return the first host that exceeds its limit.
 
         Args:
             processes: host and process id of every worker.
@@ -90,15 +91,15 @@ class MemoryWatch:
         return overruns[0] if overruns else None
 
     def _peak_since(self, pid: int, status: Mapping[str, int]) -> int:
-        """The most that a process can have held since the last look, of which the kernel counts
-        mapped files too.
+        """Return an upper bound of the memory that a process held since the last read.
 
-        The counter starts anew with each look (proc_pid_clear_refs(5)), so that what was mapped
-        then, or is now, was so at the peak.
+        The kernel's mark counts mapped files too. Files that were mapped at the last read or are
+        mapped now were mapped at the peak, so they are subtracted. Each read resets the mark
+        (proc_pid_clear_refs(5)).
         """
         mapped = status.get(_MAPPED, 0)
         before, self._mapped[pid] = self._mapped.get(pid, 0), mapped
-        with suppress(OSError):  # it has ended, or the kernel keeps the highest for good
+        with suppress(OSError):  # the process has ended, or the kernel cannot reset the mark
             Path(f"/proc/{pid}/clear_refs").write_bytes(_FORGET_HIGHEST)
         return status.get(_HIGHEST, 0) - max(mapped, before)
 
@@ -112,24 +113,23 @@ class MemoryWatch:
 
 
 def short_overruns(limits: Mapping[str, int], peaks: Mapping[str, int]) -> tuple[str, ...]:
-    """What to tell, after a run that no overrun ended, of hosts whose workers held too much for a
-    moment.
+    """Return a warning for each host whose workers exceeded its memory between two reads.
 
     Args:
-        limits: bytes that each limited host has.
-        peaks: the most that each one's workers held.
+        limits: bytes of memory of each limited host.
+        peaks: peak memory of each host's workers.
     """
     return tuple(
         f"{host}: its workers held up to {peaks[host] / 2**20:.0f} MiB for less than {LOOK_S:g} s,"
-        f" and it has {limit / 2**20:.0f} MiB of memory — such a device would have ended them:"
-        " raise `memory` in heterogeneity.yaml, or lower batch_size"
+        f" but it has only {limit / 2**20:.0f} MiB of memory; a real device would have killed them"
+        " — raise `memory` in heterogeneity.yaml, or lower batch_size"
         for host, limit in limits.items()
         if peaks.get(host, 0) > limit
     )
 
 
 def held_bytes(pid: int) -> int:
-    """What the kernel could not take back from a process; 0 of one that has ended."""
+    """Return the memory of a process that the kernel cannot take back; 0 if it has ended."""
     return _count_held_bytes(_read_memory_status(pid))
 
 
@@ -138,7 +138,7 @@ def _count_held_bytes(status: Mapping[str, int]) -> int:
 
 
 def _read_memory_status(pid: int) -> dict[str, int]:
-    """The bytes that proc_pid_status(5) gives; none of a process that has ended."""
+    """Return the byte counts of proc_pid_status(5); an empty dict for a process that has ended."""
     try:
         lines = (
             Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The drives of a running continuum: made, changed and counted."""
+"""Drives of a running continuum: creation, changes and counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DriveSet:
     """All drives of a run, in real units; use it as a context manager.
 
     Attributes:
-        paths: the file of every drive, by host; a host that is not there has none, and is not
+        paths: file of every drive, by host; a host without an entry has no drive and is not
             limited.
     """
 
@@ -26,12 +26,12 @@ class DriveSet:
     def make(
         cls, folder: Path, limits: Mapping[str, DriveLimits], sharers: Mapping[str, int]
     ) -> Self:
-        """Make the drives.
+        """Create the drives.
 
         Args:
-            folder: for their files, in memory best; made where missing.
-            limits: of each host's drive, real.
-            sharers: how many workers each host has.
+            folder: folder for their files, best in memory; it is created if missing.
+            limits: real limits of each host's drive.
+            sharers: number of workers of each host.
         """
         folder.mkdir(parents=True, exist_ok=True)
         paths = {host: folder / host for host in limits}
@@ -41,31 +41,32 @@ class DriveSet:
         )
 
     def set_limits(self, host: str, limits: DriveLimits) -> int:
-        """Give a drive other limits, also while it serves.
+        """Change the limits of a drive, also while it serves.
 
         Returns:
-            CLOCK_MONOTONIC nanoseconds when nothing is served by the old ones any more.
+            CLOCK_MONOTONIC nanoseconds from which nothing is served under the old limits.
 
         Raises:
-            EmulationError: no such drive.
+            EmulationError: if the host has no drive.
         """
         if host not in self._drives:
             raise EmulationError(
-                f"{host} has no drive to change; plan one for every host that an event names"
+                f"{host} has no emulated drive to change; plan a drive for every host that a"
+                " storage event names"
             )
         return self._drives[host].set_limits(limits)
 
     def counters(self) -> Mapping[str, DriveCounters]:
-        """What every drive was asked for."""
+        """Return the requests that every drive has received."""
         return {host: drive.counters() for host, drive in self._drives.items()}
 
     def reset_counters(self) -> None:
-        """Count from zero again."""
+        """Reset the counters to zero."""
         for drive in self._drives.values():
             drive.reset_counters()
 
     def close(self) -> None:
-        """Leave the drives; their files go with the folder."""
+        """Close the drives; their files are removed with the folder."""
         for drive in self._drives.values():
             drive.close()
         self._drives.clear()

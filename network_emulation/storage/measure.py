@@ -1,5 +1,6 @@
-"""Whether drives are what was asked for: a process per host that waits in its drive as its workers
-will, all at once, idle hosts.
+"""Fidelity check of drives: a probe per host waits in its drive, as its workers will.
+
+All hosts are measured at once, and must be idle.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ TOLERANCE = 0.05
 """Relative error allowed."""
 
 LATENCY_TOLERANCE_MS = 0.5
-"""Error allowed of a short latency: a reader wakes up so much later where cores are busy."""
+"""Absolute error allowed for a short latency: on busy cores, a reader wakes up this much later."""
 
 ATTEMPTS = 3
-"""How often a drive is measured before it counts as out of tolerance."""
+"""Number of measurements after which a drive counts as out of tolerance."""
 
 _TRANSFER_S = 0.1
 _LATENCY_S = 0.1
@@ -41,10 +42,10 @@ class DriveQuantity:
     """One quantity of one drive.
 
     Attributes:
-        host: whose drive.
+        host: host of the drive.
         direction: read or write.
-        limit: bandwidth in MB/s, or latency in ms; real.
-        is_latency: which of them.
+        limit: real bandwidth in MB/s, or real latency in ms.
+        is_latency: True if `limit` is a latency.
     """
 
     host: str
@@ -54,32 +55,33 @@ class DriveQuantity:
 
     @property
     def size_bytes(self) -> int:
-        """What to transfer: a tenth of a second's worth."""
+        """Return the bytes to transfer: a tenth of a second's worth."""
         return 0 if self.is_latency else max(1, round(self.limit * 1e6 * _TRANSFER_S))
 
     @property
     def accesses(self) -> int:
-        """How many accesses to make: a tenth of a second's worth, at least one."""
+        """Return the number of accesses: a tenth of a second's worth, at least one."""
         return max(1, min(_ACCESSES, int(_LATENCY_S * 1e3 / self.limit))) if self.is_latency else 1
 
 
 def verify_drives(
     limits: Mapping[str, DriveLimits], paths: Mapping[str, Path], dilation: Dilation
 ) -> tuple[FidelityCheck, ...]:
-    """Measure every limited drive: half a second at most, unless one access takes longer, and three
-    times that where one misses.
+    """Measure every limited drive.
+
+    It takes half a second at most, unless one access takes longer, and three times that if a drive
+    is out of tolerance.
 
     Args:
-        limits: of every drive, virtual, as asked for.
-        paths: their files.
-        dilation: of the run.
+        limits: requested virtual limits of every drive.
+        paths: files of the drives.
+        dilation: dilation of the run.
 
     Returns:
-        A check of kind `storage` for everything that is limited; nothing is raised for one that is
-        not ok.
+        A check of kind `storage` for every limited quantity. A failed check raises nothing.
 
     Raises:
-        EmulationError: a probe died.
+        EmulationError: if a probe died.
     """
     asked = [
         each
@@ -118,6 +120,7 @@ def _build_drive_check(
         detail = f"latency of {asked.direction}s, {asked.accesses} accesses{again}"
         unit = "ms"
     else:
+        # MB per virtual second are MB per real second times D, and `real_s` multiplies by D.
         requested, measured = (
             dilation.real_s(asked.limit),
             dilation.real_s(asked.size_bytes / 1e6 / seconds),
@@ -141,8 +144,9 @@ def _build_drive_check(
 def _measure_quantities(
     asked: list[DriveQuantity], paths: Mapping[str, Path]
 ) -> Mapping[DriveQuantity, float]:
-    """Seconds that each transfer or access took; hosts at the same time, what is asked of one host
-    in turn.
+    """Return the seconds that each transfer or access took.
+
+    Hosts are measured at the same time, the quantities of one host one after the other.
     """
     probes: dict[str, tuple[int, Connection]] = {}
     measured: dict[DriveQuantity, float] = {}
@@ -185,7 +189,7 @@ def _run_probe(
 
 
 def _time_quantity(drive: Drive, asked: DriveQuantity) -> float:
-    """Seconds of one transfer without the latency, or the median of some accesses."""
+    """Return the seconds of one transfer without latency, or the median of several accesses."""
     took = []
     for _ in range(asked.accesses):
         began_ns = time.monotonic_ns()
@@ -202,10 +206,10 @@ def _time_quantity(drive: Drive, asked: DriveQuantity) -> float:
 def _receive_timings(host: str, connection: Connection, patience_s: float) -> list[float]:
     try:
         if not connection.poll(patience_s):
-            raise EmulationError(f"{host}: measuring its drive takes longer than {patience_s:g} s")
+            raise EmulationError(f"{host}: the measurement of its drive exceeded {patience_s:g} s")
         seconds: list[float] = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own fork's
     except EOFError as error:
         raise EmulationError(
-            f"{host}: the probe of its drive died; its output on stderr says why"
+            f"{host}: the probe of its drive died; see its error output on stderr"
         ) from error
     return seconds

@@ -1,4 +1,4 @@
-"""What every host's drive is to be: pure."""
+"""Planned limits of every host's drive (pure functions)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ KEYS: Mapping[str, str] = {
     "read_latency_ms": "read_latency",
     "write_latency_ms": "write_latency",
 }
-"""Fields of `DriveLimits` and of the entries, and how they are written."""
+"""Fields of `DriveLimits` and of the entries, with their names in the scenario file."""
 
 _NOTHING_WRITTEN = (
-    "nothing is written there: the first worker alone writes, and checkpoints alone",
+    "the limit has no effect: only the first worker writes, and it writes only checkpoints",
     "set checkpoint_every in workload.yaml, or limit the first worker's host",
 )
 
@@ -29,15 +29,15 @@ _HostEntry = HostRule | TimedHostEvent | RandomHostEvent
 
 
 def plan_drives(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[str, DriveLimits]:
-    """Limits, in virtual units, of the drives of all hosts that are ever limited; later entries
-    win.
+    """Return the virtual limits of all drives that are ever limited; later entries win.
 
     Args:
         heterogeneity: the entries; their patterns have been checked.
         hosts: every host of the continuum.
 
     Returns:
-        By host, in the hosts' order; unlimited from the start where only an event names it.
+        Limits by host, in the order of `hosts`. A drive that only an event names is unlimited at
+            first.
     """
     limits: dict[str, DriveLimits] = {}
     for _, _, entry in _list_host_entries(heterogeneity):
@@ -48,7 +48,7 @@ def plan_drives(heterogeneity: Heterogeneity, hosts: Sequence[Host]) -> Mapping[
 
 
 def dilate_limits(limits: DriveLimits, dilation: Dilation) -> DriveLimits:
-    """The real limits of virtual ones."""
+    """Convert virtual limits to real ones."""
 
     def real(mb_per_s: float | None) -> float | None:
         return None if mb_per_s is None else mb_per_s / dilation.factor
@@ -62,7 +62,7 @@ def dilate_limits(limits: DriveLimits, dilation: Dilation) -> DriveLimits:
 
 
 def list_written_limits(entry: _HostEntry) -> dict[str, float]:
-    """What an entry says of storage, by the fields of `DriveLimits`."""
+    """Return the storage limits that an entry contains, by the fields of `DriveLimits`."""
     values: dict[str, float | None] = {name: getattr(entry, name) for name in KEYS}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -74,17 +74,17 @@ def storage_warnings(
     hosts: Sequence[Host],
     source: YamlSource,
 ) -> Iterator[Problem]:
-    """Entries that act on nothing, since only workers read and write through a drive.
+    """Yield a warning for each entry without effect: only workers read and write through a drive.
 
     Args:
         heterogeneity: the entries; their patterns have been checked.
-        workers: names of the hosts that carry one; none where nothing is trained.
-        writers: names of those whose worker writes checkpoints.
+        workers: names of the hosts with a worker; empty if nothing is trained.
+        writers: names of the hosts whose worker writes checkpoints.
         hosts: every host.
-        source: where the entries were written.
+        source: file of the entries.
     """
-    unheld = "your own programs read and write as fast as this machine does"
-    rule = f"only Laggard's workers are held to it: {'none runs there' if workers else unheld}"
+    unheld = "your own programs are not limited"
+    rule = f"the limit has no effect: {'no worker runs on these hosts' if workers else unheld}"
     for section, i, entry in _list_host_entries(heterogeneity):
         names = {host.name for host in select_hosts(entry.hosts, hosts)}
         for name in list_written_limits(entry):
@@ -95,7 +95,7 @@ def storage_warnings(
 
 
 def _list_host_entries(heterogeneity: Heterogeneity) -> Iterator[tuple[str, int, _HostEntry]]:
-    """Section, place and entry of everything that is said of hosts."""
+    """Yield section, index and entry for every entry about hosts."""
     sections = (("deterministic", heterogeneity.rules), ("dynamic", heterogeneity.events))
     for section, entries in sections:
         for i, entry in enumerate(entries):

@@ -170,7 +170,7 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
         "edge.trainer.1.2",
     ]
     (warning,) = as_root.up["warnings"]  # type: ignore[misc]
-    assert "your own programs read and write as fast as this machine does" in str(warning)
+    assert "the limit has no effect: your own programs are not limited" in str(warning)
     assert as_root.ssh("edge.trainer.1.2", "hostname").strip() == "edge.trainer.1.2"
     assert as_root.ssh("edge.trainer.1.1", "pwd").strip() == str(as_root.runner.folder)
     assert [host["ipv6"] for host in as_root.up["hosts"]] == [["fd77::1"], ["fd77::2"], ["fd77::3"]]  # type: ignore[attr-defined]

@@ -294,21 +294,21 @@ def _is_zombie(pid: int) -> bool:
 def test_a_limiter_that_died_is_told() -> None:
     with _controller("stop-signal", {"a": 0.2}) as controller:
         os.kill(controller._processes[0].pid, signal.SIGKILL)
-        with pytest.raises(EmulationError, match=r"limiter of CPU shares .* is gone"):
+        with pytest.raises(EmulationError, match=r"limiter of CPU shares .* has exited"):
             controller.set_share("a", 0.3)
 
 
 def test_what_cannot_be_held_is_refused() -> None:
-    with pytest.raises(EmulationError, match="no core or cgroup"):
+    with pytest.raises(EmulationError, match="no core or no cgroup"):
         open_shares({"a": 0.2}, None, {})
-    with pytest.raises(EmulationError, match="share of 0 of one core"):
+    with pytest.raises(EmulationError, match="share of 0 cores"):
         open_shares({"a": 0.0}, None, {"a": 0})
     with _controller("stop-signal", {"a": 0.2}) as controller:
-        with pytest.raises(EmulationError, match="b: no such host"):
+        with pytest.raises(EmulationError, match="b: unknown host"):
             controller.set_share("b", 0.2)
         with pytest.raises(EmulationError, match=r"share of 1\.5"):
             controller.set_share("a", 1.5)
-        with pytest.raises(EmulationError, match="cannot be held to a share"):
+        with pytest.raises(EmulationError, match="cannot limit process 4000000 of"):
             controller.attach("a", 4_000_000)
 
 

@@ -159,7 +159,7 @@ def test_bursts_are_of_the_loss_that_the_rules_give() -> None:
         ('{src: "edge.*", dst: "fog.*", burst: 5 packets}', "valid number"),
         ('{src: "edge.*", dst: "fog.*"}', "add jitter or burst"),
         ('{src: "edge.*", dst: "fog.*", distribution: normal}', "add `jitter:`"),
-        ('{src: "edge.*", dst: "fog.*", burst: 3}', "80 % of the packets from edge.trainer.1.1 to fog.trainer.1.1 cannot be lost 3 in a row"),
+        ('{src: "edge.*", dst: "fog.*", burst: 3}', "3 packets is too short for a loss of 80 % from edge.trainer.1.1 to fog.trainer.1.1"),
     ],
 )  # fmt: skip
 def test_bursts_that_cannot_be_are_refused_at_their_line(entry: str, expected: str) -> None:
@@ -174,7 +174,7 @@ def test_the_fix_of_a_short_burst_is_one() -> None:
     network = rules(rule("edge.*", "fog.*", loss="80%"))
     entry = '{{deterministic: [{{src: "edge.*", dst: "fog.*", burst: {}}}]}}'
     (problem,) = problems(network, entry.format(3))
-    assert problem.endswith("write a burst of 4 or more")
+    assert problem.endswith("set `burst` to at least 4")
     assert plan(network, entry.format(4)).pairs[EDGE1, FOG1].burst_packets == 4
 
 
@@ -203,7 +203,7 @@ dynamic:
         str(each) for each in link_warnings(planned, read[0], read[1], [], read[2], read[3])
     ]
     assert warning.startswith("heterogeneity.yaml:3:")
-    assert "never lose a packet" in warning
+    assert "these links have no loss" in warning
 
 
 def test_a_distribution_without_jitter_constrains_nothing() -> None:
@@ -216,7 +216,7 @@ def test_jitter_above_its_delay_is_refused() -> None:
     entry = 'deterministic:\n  - {src: "edge.*", dst: "fog.*", jitter: 20ms}'
     (problem,) = problems(rules(rule("edge.*", "fog.*")), entry)
     assert problem.startswith("heterogeneity.yaml:2:")
-    assert "at most the delay" in problem
+    assert "must not exceed the delay" in problem
 
 
 def test_access_links_merge_key_by_key() -> None:
@@ -264,7 +264,7 @@ def test_links_that_only_an_event_names_are_there_but_neutral() -> None:
 
 
 def test_a_rule_for_a_million_links_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="at most"):
+    with pytest.raises(ScenarioError, match="the limit is"):
         plan(rules(rule("edge.*", "edge.*")), hosts=continuum(edge=1_100))
 
 
@@ -317,13 +317,13 @@ def test_warnings_name_bare_groups_and_tiers_without_a_rule() -> None:
     shown = [str(w) for w in link_warnings(planned, read[0], read[1], talking, read[2], read[3])]
     assert shown == [
         (
-            "network.yaml:2:11: edge: a bare group name reaches only its first host in E2Clab — for"
-            " all of them write edge.*"
+            "network.yaml:2:11: edge: in E2Clab, a bare group name means only the first host of the"
+            " group — write edge.* for all of its hosts"
         ),
         (
-            "network.yaml:2:3: fog to edge: no rule constrains 1 of 1 host pairs here, which"
-            " exchange training traffic — add a rule from fog.* to edge.*, or `symmetric: true` to"
-            " the one that returns"
+            "network.yaml:2:3: fog to edge: 1 of 1 host pairs exchange training traffic over a link"
+            " that no rule constrains — add a rule from fog.* to edge.*, or add `symmetric: true` to"
+            " the rule in the other direction"
         ),
     ]
 

@@ -38,7 +38,7 @@ def test_a_fixed_dilation_is_kept() -> None:
 def test_a_fixed_dilation_that_is_too_small_is_refused_with_value_rule_and_fix() -> None:
     with pytest.raises(
         InputError,
-        match=r"dilation 2: .* 8 cores need .* at least 10\.14 on 2 cores .* — use `auto`",
+        match=r"dilation 2 is too low: .* 8 cores need .* at least 10\.14 on 2 cores, .* — use `auto`",
     ):
         plan_cpus({f"h{i}": 1.0 for i in range(8)}, (0, 1), 0.5, dilation=2.0)
 

@@ -150,7 +150,7 @@ def test_a_drive_that_nobody_can_change_is_an_error() -> None:
     deadline = time.monotonic() + 60
     while scheduler.failure is None and time.monotonic() < deadline:
         time.sleep(0.005)
-    with pytest.raises(EmulationError, match="drive cannot be changed"):
+    with pytest.raises(EmulationError, match="the run has no emulated drives"):
         scheduler.stop()
 
 
@@ -216,7 +216,7 @@ def test_a_failure_surfaces_when_it_is_stopped() -> None:
     scheduler.start(time.monotonic_ns())
     _wait_for(shares.asked, scheduler, 1)
     with pytest.raises(
-        EmulationError, match="dynamic change could not be applied: the limiter is gone"
+        EmulationError, match="timed event could not be applied: the limiter is gone"
     ):
         scheduler.stop()
 

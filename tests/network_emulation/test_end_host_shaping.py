@@ -86,7 +86,7 @@ def test_one_link_alone_is_on_the_host_that_sends() -> None:
         (
             '{between: ["edge.*", "cloud.*"], shared: 3mbit}, {hosts: "cloud.*", downlink: 9mbit}',
             "edge.* and cloud.*",
-            f"{CLOUD} has a downlink too",
+            f"{CLOUD} also has a downlink",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_the_rest_is_refused_at_its_line(entries: str, value: str, said: str) ->
     )
     (problem,) = problems
     assert problem.startswith(f"heterogeneity.yaml:3:15: {value}: {said}")
-    assert "uplinks or downlinks, or run --on local" in problem
+    assert "uplinks or downlinks instead, or run with --on local" in problem
 
 
 def test_an_uplink_beside_a_shared_link_is_no_contradiction() -> None:

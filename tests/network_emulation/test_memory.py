@@ -60,7 +60,10 @@ def test_a_host_too_small_for_its_workers_to_start_is_refused(
 ) -> None:
     problems = list(memory_problems(LIMITED, workers, HOSTS, SOURCE))
     assert [problem.line for problem in problems] == lines
-    assert all("240 MiB" in problem.rule and "MiB or more" in problem.fix for problem in problems)
+    assert all(
+        "240 MiB" in problem.rule and "raise the limit to at least" in problem.fix
+        for problem in problems
+    )
 
 
 def test_a_limit_that_nobody_is_held_to_is_warned_of_or_refused() -> None:
@@ -150,7 +153,7 @@ def test_a_host_whose_workers_hold_too_much_together_is_told_of() -> None:
         assert overrun is not None
         assert (overrun.host, overrun.pid, overrun.processes) == ("a", two, 2)
         assert (
-            f"2 workers hold {overrun.held_bytes / MIB:.0f} MiB, and a has"
+            f"2 workers hold {overrun.held_bytes / MIB:.0f} MiB, but a has only"
             f" {short.limits['a'] / MIB:.0f} MiB" in str(overrun)
         )
         assert "placement.per_host" in str(overrun)

@@ -87,7 +87,9 @@ def test_what_was_asked_for_is_read_back() -> None:
     ],
 )
 def test_what_the_kernel_forgot_is_noticed(shown: str, said: str) -> None:
-    with pytest.raises(EmulationError, match=rf"what edge receives: {re.escape(said)}"):
+    with pytest.raises(
+        EmulationError, match=rf"inbound traffic of edge: the kernel shows that {re.escape(said)}"
+    ):
         verify_ingress("edge", INTAKE, shown)
 
 
@@ -108,13 +110,13 @@ def test_what_a_killed_agent_left_makes_room() -> None:
 @pytest.mark.parametrize("kind", ["ingress", "clsact"])
 def test_what_others_do_to_incoming_packets_is_left_alone(kind: str) -> None:
     with pytest.raises(
-        EmulationError, match="edge: another program treats what eth0 receives there"
+        EmulationError, match="edge: another program already filters the inbound traffic of eth0"
     ):
         make_room("edge", INTAKE, *there(("eth0", 1500), kinds=("mq", kind)))
 
 
 def test_packets_that_a_token_bucket_would_drop_are_refused() -> None:
-    with pytest.raises(EmulationError, match="edge: packets on eth0 may have 9000 bytes"):
+    with pytest.raises(EmulationError, match="edge: eth0 has an MTU of 9000 bytes"):
         make_room("edge", INTAKE, *there(("eth0", 9000)))
     fast = replace(INTAKE, queues=(replace(QUEUE, rate_mbps=1000.0),))
     assert make_room("edge", fast, *there(("eth0", 9000))) == ()

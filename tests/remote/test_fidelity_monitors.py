@@ -110,8 +110,8 @@ def test_a_change_that_takes_effect_late_is_told() -> None:
     ]
     late = find_late_changes(events, 0, Dilation(2.0))
     assert [format_violation(each) for each in late] == [
-        "4.0 to 6.5 s: edge -> cloud changed 2.5 s too late",
-        "8.0 to 9.5 s: edge changed 1.5 s too late",
+        "4.0 to 6.5 s: a timed event changed edge -> cloud 2.5 s too late",
+        "8.0 to 9.5 s: a timed event changed edge 1.5 s too late",
     ]
     assert (late[0].violation.first_ns, late[0].violation.last_ns) == (8 * S, 13 * S)
     assert find_late_changes(events, 0, Dilation(2.0), 15 * S) == late[:1], (

@@ -36,8 +36,8 @@ def test_a_bottleneck_between_many_is_refused(testbed: str, folder: Path, tmp_pa
     (problem,) = caught.value.problems
     assert (Path(problem.path).name, problem.line, problem.column) == ("heterogeneity.yaml", 3, 15)
     assert problem.value == "edge.* and *"
-    assert "a queue on the one host that sends or receives all of it" in problem.rule
-    assert "run --on local" in problem.fix
+    assert "a single host that sends or receives all of its traffic" in problem.rule
+    assert "run with --on local" in problem.fix
 
 
 @pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))

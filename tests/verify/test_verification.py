@@ -79,8 +79,7 @@ def test_the_table_names_what_was_missed() -> None:
 
 def test_a_disturbance_is_described() -> None:
     assert (
-        "round 1, core 0: 50 % of it for a busy program"
-        in judge([make_round(10.0, before=BUSY)]).text()
+        "round 1, core 0: a busy program gets 50 %" in judge([make_round(10.0, before=BUSY)]).text()
     )
 
 

@@ -1,6 +1,7 @@
-"""What measures emulated links: echoes for the round trip, a stream for the rate, datagrams for the
-loss.
+"""Probes of emulated links: echoes for round trips, a stream for rates, datagrams for losses.
 
-One process has both ends of every probe: a socket made inside a host's namespace stays there,
-wherever its process goes on. So nothing has to be started on hosts, and both ends read one clock.
+One process holds both ends of every probe: a socket created inside a host's namespace stays there,
+wherever its process continues. So nothing has to be started on hosts, and both ends read one
+clock. `apart.py` is the exception: its ends are on different machines. Modules here import the
+core, the room's root modules and each other.
 """

@@ -1,9 +1,8 @@
-"""Rate and loss of a link whose ends are on different machines: a sink on one, a source on the
-other.
+"""Probes of a link between different machines: a sink on one, a source on the other.
 
-The same figures as `stream` and `datagrams` give where one process holds both ends. Here the source
-cannot see what has arrived, so it keeps its socket full for a fixed time, and the sink looks only
-at what came after the warm-up, when the link's queue is never empty.
+They give the same figures as `stream` and `datagrams`, where one process holds both ends. Here the
+source does not know how much has arrived, so it keeps its socket full for a fixed time. The sink
+ignores the warm-up and measures only afterwards, when the link's queue is never empty.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ from laggard.network_emulation.fidelity.probes.stream import (
 from laggard.network_emulation.link_plan import PACKET_BYTES
 
 Transport = Literal["tcp", "udp", "count"]
-"""`tcp` and `udp` measure a rate; `count` counts numbered datagrams that are sent far below it."""
+"""Kind of flow: `tcp` and `udp` measure a rate; `count` counts numbered datagrams that are sent
+far below the rate."""
 
 _INBOX = 1 << 18
 _NUMBER = struct.Struct("!Q")
 _COUNT_BYTES = 8
 _OVERDRIVE = 1.25
+"""Factor by which a UDP flow exceeds the expected rate."""
 _TICK_S = 0.001
 _GRACE_S = 1.0
 
@@ -39,14 +40,14 @@ class FlowProbe:
     """One flow (real units).
 
     Attributes:
-        transport: what is sent.
-        rate_mbps: of the link, as expected; for `count`, unused.
-        rtt_ms: round trip, as expected.
-        warm_up_s: what arrives in it is not looked at.
-        window_s: how long to look.
-        count: datagrams of `count`.
-        per_s: their pace.
-        loss: fraction of packets that the link loses before it serialises them.
+        transport: kind of flow.
+        rate_mbps: expected rate of the link; unused for `count`.
+        rtt_ms: expected round trip.
+        warm_up_s: time whose arrivals are ignored.
+        window_s: time to measure.
+        count: number of datagrams of a `count` flow.
+        per_s: datagrams per second of a `count` flow.
+        loss: fraction of packets that the link loses before it serializes them.
     """
 
     transport: Transport
@@ -60,14 +61,14 @@ class FlowProbe:
 
     @property
     def total_s(self) -> float:
-        """How long the source sends."""
+        """Return the time for which the source sends."""
         return (
             self.count / self.per_s if self.transport == "count" else self.warm_up_s + self.window_s
         )
 
 
 class Sink:
-    """The receiving end, on a free port of `address`; open it before the source starts."""
+    """Receiving end on a free port of `address`; open it before the source starts."""
 
     def __init__(self, address: str, transport: Transport) -> None:
         kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
@@ -77,21 +78,22 @@ class Sink:
         if transport == "tcp":
             self._socket.listen(1)
         else:
+            # A large buffer, so that a sink that is scheduled late loses no datagrams.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
 
     @property
     def port(self) -> int:
-        """Where the source sends to."""
+        """Return the port that the source sends to."""
         return int(self._socket.getsockname()[1])
 
     def receive(self, probe: FlowProbe) -> float:
         """Wait for the flow to pass.
 
         Returns:
-            Mbit/s on the wire, or the number of datagrams that came.
+            Mbit/s on the wire, or the number of datagrams that arrived.
 
         Raises:
-            EmulationError: nothing came.
+            EmulationError: if nothing arrived.
         """
         deadline_s = time.monotonic() + probe.total_s + 4 * probe.rtt_ms / 1e3 + 10 * _GRACE_S
         receiver = self._accepted(deadline_s)
@@ -106,7 +108,7 @@ class Sink:
         return self._socket.accept()[0] if self._transport == "tcp" else self._socket
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the socket."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -118,9 +120,7 @@ class Sink:
 
 def _await_first_bytes(receiver: socket.socket, deadline_s: float) -> None:
     if not select.select([receiver], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
-        raise EmulationError(
-            "no packet of a probe arrived; does a firewall stand between the nodes?"
-        )
+        raise EmulationError("no packet of a probe arrived; check for a firewall between the nodes")
 
 
 def _record_marks(
@@ -141,7 +141,7 @@ def _record_marks(
         if now_s >= begins_s:
             marks.append((now_s, received))
     if receiver.type == socket.SOCK_STREAM:
-        receiver.close()  # the source ends with it
+        receiver.close()  # the source then ends with an error that it expects
     return marks
 
 
@@ -156,15 +156,15 @@ def _count_datagrams(receiver: socket.socket, deadline_s: float, probe: FlowProb
 
 
 def send_flow(source: str, destination: tuple[str, int], probe: FlowProbe) -> None:
-    """The sending end: returns when everything was sent or the sink has seen enough.
+    """Send a flow, until everything was sent or the sink has seen enough.
 
     Args:
         source: address to send from.
-        destination: where the sink listens.
-        probe: what to send.
+        destination: address and port of the sink.
+        probe: the flow to send.
 
     Raises:
-        EmulationError: the sink cannot be reached.
+        EmulationError: if the sink cannot be reached.
     """
     kind = socket.SOCK_STREAM if probe.transport == "tcp" else socket.SOCK_DGRAM
     with socket.socket(socket.AF_INET, kind) as sender:

@@ -1,4 +1,4 @@
-"""The loss of a link, by small numbered UDP datagrams sent one way at a pace far below its rate."""
+"""Loss probe: small numbered UDP datagrams, sent one way far below the link's rate."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, li
 from laggard.network_emulation.link_plan import Pair
 
 DATAGRAM_WIRE_BYTES = 14 + 20 + 8 + 8
+"""Bytes of a datagram on the wire: headers of Ethernet, IPv4 and UDP, and the number."""
 _NUMBER = struct.Struct("!Q")
 _TICK_S = 0.001
 _SETTLE_S = 0.03
+"""Real seconds to wait for late datagrams beyond the expected delay."""
 
 
 @dataclass(frozen=True)
 class LossProbe:
-    """How to measure one ordered pair: number of datagrams, their pace, and the delay to wait for
-    (real units).
+    """Parameters of the loss measurement of one ordered pair (real units).
+
+    Attributes:
+        src: host that sends.
+        dst: host that receives.
+        count: number of datagrams.
+        per_s: datagrams per second.
+        patience_ms: longest delay to wait for.
     """
 
     src: str
@@ -49,7 +57,10 @@ class _Train:
     seen: set[int] = field(default_factory=set)
 
     def push(self, elapsed_s: float) -> None:
-        """Send what is due; what the sender's own queue refuses is sent later, and is no loss."""
+        """Send the datagrams that are due.
+
+        A datagram that the sender's own queue refuses is sent later and is no loss.
+        """
         due = min(self.probe.count, int(elapsed_s * self.probe.per_s) + 1)
         while self.sent < due:
             try:
@@ -61,6 +72,7 @@ class _Train:
     def pull(self) -> None:
         while True:
             try:
+                # A set, so that a duplicate does not hide a loss.
                 self.seen.add(_NUMBER.unpack(self.receiver.recv(64))[0])
             except BlockingIOError:
                 return
@@ -69,7 +81,7 @@ class _Train:
 def measure_datagrams(
     probes: Sequence[LossProbe], hosts: Mapping[str, ProbeEndpoint]
 ) -> dict[Pair, LossCount]:
-    """Losses of every probed link, all at the same time."""
+    """Measure the losses of every probed link, all at the same time."""
     with ExitStack() as stack:
         trains = [_open_train(probe, hosts, stack) for probe in probes]
         _run_trains(trains)

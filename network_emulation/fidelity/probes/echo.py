@@ -1,10 +1,9 @@
-"""Round-trip times by ICMP echo, answered in the kernel of the host at the other end (RFC 792, and
-RFC 4443 for IPv6).
+"""Round-trip probe by ICMP echo, answered by the other host's kernel (RFC 792; RFC 4443 for IPv6).
 
-A reply is stamped by the kernel on arrival (SO_TIMESTAMPNS), so neither end's own scheduling enters
-the figure: what is measured is the link. Echoes of two sizes go alternately, and the round trip of
-an empty packet is where the line through both medians meets zero bytes (Jacobson's pathchar): how
-long a packet's own bytes take is the rate's business, not the delay's.
+The kernel stamps a reply on arrival (SO_TIMESTAMPNS), so the scheduling of neither end enters the
+result: it measures the link. Echoes of two sizes alternate. The line through both medians,
+extended to zero bytes, gives the round trip of an empty packet (Jacobson's pathchar). So the time
+of a packet's own bytes counts towards the rate, not the delay.
 """
 
 from __future__ import annotations
@@ -35,8 +34,14 @@ _GRACE_S = 0.03
 
 @dataclass(frozen=True)
 class EchoProbe:
-    """How to measure one pair: number of echoes (of both sizes together), their spacing, and the
-    round trip to wait for.
+    """Parameters of the round-trip measurement of one pair.
+
+    Attributes:
+        src: host that sends.
+        dst: host that answers.
+        count: number of echoes, both sizes together.
+        spacing_ms: time between two echoes.
+        patience_ms: longest round trip to wait for.
     """
 
     src: str
@@ -48,8 +53,12 @@ class EchoProbe:
 
 @dataclass(frozen=True)
 class Echoes:
-    """Round trips of one probe in ns, in the order of their arrival, by the size of the echo; and
-    the size of their IP headers.
+    """Round trips of one probe in ns, in order of arrival.
+
+    Attributes:
+        small_ns: round trips of small echoes.
+        large_ns: round trips of large echoes.
+        header_bytes: size of their IP headers.
     """
 
     small_ns: tuple[int, ...]
@@ -59,7 +68,7 @@ class Echoes:
 
 @dataclass
 class _Round:
-    """One pair being probed: when each echo left, and the round trips of each size in ns."""
+    """One pair being probed: departure time of each echo, and round trips of each size in ns."""
 
     probe: EchoProbe
     descriptor: int
@@ -72,10 +81,10 @@ class _Round:
 def measure_echoes(
     probes: Sequence[EchoProbe], hosts: Mapping[str, ProbeEndpoint]
 ) -> dict[Pair, float | None]:
-    """Median round-trip time of an empty packet of every probe, in real ms; None where no echo came
-    back.
+    """Measure the median round-trip time of an empty packet for every probe, in real ms.
 
-    All pairs are probed at the same time, their echoes interleaved.
+    It is None if no echo came back. All pairs are probed at the same time, with interleaved
+    echoes.
     """
     sampled = sample_echoes(probes, hosts)
     return {
@@ -87,8 +96,9 @@ def measure_echoes(
 def sample_echoes(
     probes: Sequence[EchoProbe], hosts: Mapping[str, ProbeEndpoint]
 ) -> dict[Pair, Echoes]:
-    """Every round trip of every probe, the time of the packet's own bytes included; all pairs at
-    the same time.
+    """Measure every round trip of every probe, all pairs at the same time.
+
+    The time of the packet's own bytes is included.
     """
     sources = {
         name: socket_in(hosts[name], socket.SOCK_RAW, _get_icmp_protocol(hosts[name]))
@@ -118,8 +128,12 @@ def _get_icmp_protocol(endpoint: ProbeEndpoint) -> int:
 def round_trip_ms(
     small_ns: Sequence[int], large_ns: Sequence[int], header_bytes: int = _IP_BYTES
 ) -> float | None:
-    """Round trip of an empty packet, from those of small and large echoes, with IP headers of that
-    size; None without samples of both.
+    """Return the round trip of an empty packet in ms; None without echoes of both sizes.
+
+    Args:
+        small_ns: round trips of small echoes.
+        large_ns: round trips of large echoes.
+        header_bytes: size of their IP headers.
     """
     if not small_ns or not large_ns:
         return None
@@ -133,8 +147,8 @@ def _run_rounds(rounds: Sequence[_Round], sources: Mapping[int, socket.socket]) 
     for descriptor in sources:
         poll.register(descriptor, select.EPOLLIN)
     start_s = time.monotonic() + 0.001
-    # Pairs take turns within one spacing, so that echoes of different pairs do not queue behind
-    # each other.
+    # Pairs are spread over one spacing, so that echoes of different pairs do not queue behind each
+    # other.
     plan = [
         (start_s + r.probe.spacing_ms * i / len(rounds) / 1e3, i, 0) for i, r in enumerate(rounds)
     ]
@@ -165,18 +179,18 @@ def _send_echo(
     round_: _Round, sources: Mapping[int, socket.socket], index: int, number: int
 ) -> None:
     size = LARGE_BYTES if number % 2 else SMALL_BYTES
-    if (
-        round_.peer.family == socket.AF_INET6
-    ):  # whose checksum, of the addresses too, is the kernel's to reckon (RFC 3542)
+    if round_.peer.family == socket.AF_INET6:
+        # The kernel computes the checksum, which covers the addresses too (RFC 3542).
         packet = _ICMP.pack(_ECHO_REQUEST_6, 0, 0, index, number) + bytes(size)
     else:
         packet = echo_request(index, number, size)
+    # SO_TIMESTAMPNS uses CLOCK_REALTIME, so the departure is read from the same clock.
     round_.left_ns[number] = time.time_ns()
     sources[round_.descriptor].sendto(packet, (round_.peer.address, 0))
 
 
 def echo_request(identifier: int, number: int, payload_bytes: int) -> bytes:
-    """An ICMP echo request with its checksum (RFC 1071)."""
+    """Return an ICMP echo request with its checksum (RFC 1071)."""
     body = bytes(payload_bytes)
     header = _ICMP.pack(_ECHO_REQUEST, 0, 0, identifier, number)
     words = struct.unpack(f"!{(len(header) + payload_bytes) // 2}H", header + body)
@@ -193,12 +207,13 @@ def _receive_echoes(rounds: Sequence[_Round], source: socket.socket) -> None:
         except BlockingIOError:
             return
         is_ipv6 = source.family == socket.AF_INET6
-        start = (
-            0 if is_ipv6 else (packet[0] & 0xF) * 4
-        )  # a raw IPv6 socket's packets come without the IP header
+        # A raw IPv6 socket delivers packets without the IP header.
+        start = 0 if is_ipv6 else (packet[0] & 0xF) * 4
         kind, _, _, identifier, number = _ICMP.unpack_from(packet, start)
         if kind != (_ECHO_REPLY_6 if is_ipv6 else _ECHO_REPLY) or identifier >= len(rounds):
             continue
+        # The ICMP identifier is the index of the round, the sequence number that of the echo. A
+        # second reply to one echo is ignored.
         round_ = rounds[identifier]
         left_ns = round_.left_ns.pop(number, None)
         if left_ns is not None and round_.descriptor == source.fileno():
@@ -211,4 +226,4 @@ def _stamp_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
         if kind == _SO_TIMESTAMPNS:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
             return int(seconds) * 1_000_000_000 + int(nanoseconds)
-    raise OSError(os.EX_OSERR, "the kernel did not stamp a packet")
+    raise OSError(os.EX_OSERR, "the kernel did not add a timestamp to a received packet")

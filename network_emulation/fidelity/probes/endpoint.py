@@ -1,4 +1,4 @@
-"""Sockets inside hosts."""
+"""Endpoints of probes: sockets inside hosts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from laggard.core.linux import inside_network
 
 @dataclass(frozen=True)
 class ProbeEndpoint:
-    """A host as a probe sees it: the file its network namespace is bound to, and its address on the
-    experiment network, IPv4 or IPv6.
+    """Host as a probe sees it.
+
+    Attributes:
+        namespace: file that its network namespace is bound to.
+        address: its address on the experiment network, IPv4 or IPv6.
     """
 
     namespace: Path
@@ -20,17 +23,17 @@ class ProbeEndpoint:
 
     @property
     def family(self) -> socket.AddressFamily:
-        """Of the address, and so of everything that a probe sends to it or from it."""
+        """Return the family of the address, which all sockets of a probe use."""
         return socket.AF_INET6 if ":" in self.address else socket.AF_INET
 
     @property
     def header_bytes(self) -> int:
-        """Of an IP packet without options."""
+        """Return the size of an IP header without options."""
         return 40 if self.family == socket.AF_INET6 else 20
 
 
 def socket_in(endpoint: ProbeEndpoint, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
-    """A non-blocking socket inside a host's namespace, of its address's family."""
+    """Return a non-blocking socket inside a host's namespace, of its address's family."""
     with inside_network(endpoint.namespace):
         made = socket.socket(endpoint.family, kind, protocol)
     made.setblocking(False)
@@ -38,7 +41,7 @@ def socket_in(endpoint: ProbeEndpoint, kind: socket.SocketKind, protocol: int = 
 
 
 def listener_in(endpoint: ProbeEndpoint, kind: socket.SocketKind) -> socket.socket:
-    """A socket bound to a free port of a host's address; a stream's listens."""
+    """Return a socket bound to a free port of a host's address; a stream socket listens."""
     bound = socket_in(endpoint, kind)
     bound.bind((endpoint.address, 0))
     if kind == socket.SOCK_STREAM:

@@ -1,12 +1,14 @@
-"""The rate of a link, by a flow of its own that keeps the link busy.
+"""Rate probe: one flow that keeps the link busy.
 
-Links that lose nothing get a TCP connection. It starts with reno's plain slow start and is held at
-a window that keeps a short queue at the bottleneck (bandwidth x delay, and a little), which this
-process can do exactly because it holds both ends: the link never idles, nothing is dropped, and
-from then on bytes arrive as the link serves them. Where a round trip takes more than a queue holds,
-slow start would send what fills it in bursts of twice the rate, and lose them: it is paced there.
-Links that lose or jitter get UDP above their rate, since TCP there measures TCP (Mathis et al.
-1997).
+A lossless link gets a TCP connection. It starts with reno's plain slow start. Then it is held at a
+window that keeps a short queue at the bottleneck (a little more than bandwidth x delay). This
+process can do that exactly, because it holds both ends. So the link never idles, no packet is
+dropped, and bytes arrive at the rate of the link. If a round trip takes longer than a queue holds,
+slow start would send its packets in bursts of twice the rate and lose them, so the flow is paced
+there.
+
+A link with loss or jitter gets UDP above its rate, because TCP there would measure TCP (Mathis et
+al. 1997).
 """
 
 from __future__ import annotations
@@ -25,34 +27,39 @@ from laggard.network_emulation.fidelity.probes.endpoint import ProbeEndpoint, li
 from laggard.network_emulation.link_plan import PACKET_BYTES, QUEUE_PACKETS, Pair
 
 TCP_PAYLOAD_BYTES = 1448
-"""What a full-size TCP segment with timestamps leaves for data, of `PACKET_BYTES` on the wire over
-IPv4."""
+"""Data bytes of a full-size TCP segment with timestamps over IPv4, of `PACKET_BYTES` on the
+wire."""
 
 UDP_PAYLOAD_BYTES = 1472
 IPV4_HEADER_BYTES = 20
 
 _SIOCOUTQNSD = 0x894B
+"""Request of ioctl(2) that returns the bytes that a TCP socket has not sent yet."""
 _CHUNK = memoryview(bytes(1 << 16))
 _LULL_S = 0.002
 _QUEUE_S = 0.025
+"""Length of the queue to keep at the bottleneck."""
 _SETTLED_S = 0.03
 _QUEUE_BYTES = (12_000, 600_000)
+"""Smallest and largest queue to keep at the bottleneck."""
 _OVERDRIVE = 1.25
+"""Factor by which a UDP flow exceeds the expected rate."""
 _SO_MAX_PACING_RATE = 47
 _MOST_EXCESS = 0.1
+"""Largest part by which a paced flow exceeds the rate."""
 
 
 @dataclass(frozen=True)
 class RateProbe:
-    """How to measure one ordered pair (real units).
+    """Parameters of the rate measurement of one ordered pair (real units).
 
     Attributes:
-        rate_mbps: expected.
-        delay_ms: one way, expected.
-        rtt_ms: round trip, expected.
-        transport: what to send.
+        rate_mbps: expected rate.
+        delay_ms: expected one-way delay.
+        rtt_ms: expected round trip.
+        transport: kind of flow.
         loss: fraction of packets that the link loses.
-        jitter_ms: how much its delay varies, expected.
+        jitter_ms: expected jitter.
     """
 
     src: str
@@ -66,8 +73,9 @@ class RateProbe:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes to keep between the two ends: the link's own, and a queue of 25 ms or what a queue
-        takes.
+        """Return the bytes to keep between the two ends: those of the link, and those of a queue.
+
+        The queue is 25 ms long, within the bounds `_QUEUE_BYTES`.
         """
         rate = self.rate_mbps * 125.0
         queue = min(max(rate * _QUEUE_S * 1e3, _QUEUE_BYTES[0]), _QUEUE_BYTES[1])
@@ -75,7 +83,7 @@ class RateProbe:
 
     @property
     def warm_up_s(self) -> float:
-        """How long slow start may take at most."""
+        """Return the longest time that slow start may take."""
         rate = self.rate_mbps * 1.25e5
         filling_s = (
             _QUEUE_BYTES[1] / (self.paced_bytes_per_s - rate) if self.paced_bytes_per_s else 0.0
@@ -84,8 +92,9 @@ class RateProbe:
 
     @property
     def paced_bytes_per_s(self) -> int | None:
-        """A little more than the link carries, for a flow whose bursts its queue would not hold;
-        None for others.
+        """Return the pace of a flow whose bursts would overflow the queue; None for other flows.
+
+        The pace is a little above the link's rate.
         """
         rate = self.rate_mbps * 1.25e5
         pipe, queue = rate * self.rtt_ms / 1e3, QUEUE_PACKETS * PACKET_BYTES / 2
@@ -93,11 +102,11 @@ class RateProbe:
 
     @property
     def window_s(self) -> float:
-        """How long to measure: 0.3 s, or the time of 60 packets or of 160 jitters where those take
-        longer, at most 2 s, unless that is too short for five packets.
+        """Return the time to measure.
 
-        Packets that wait for one before them arrive together with it, so that either end of the
-        window may be off by a jitter or so.
+        It is 0.3 s, or the time of 60 packets or of 160 jitters if that is longer, at most 2 s,
+        but at least the time of five packets. Packets that wait for an earlier packet arrive
+        together with it, so either end of the window may be wrong by about one jitter.
         """
         packet_s = PACKET_BYTES * 8e-6 / self.rate_mbps
         return max(5 * packet_s, min(2.0, max(0.3, 60 * packet_s, 160e-3 * self.jitter_ms)))
@@ -117,7 +126,7 @@ class _Flow:
     marks: list[tuple[float, int]] = field(default_factory=list)
 
     def full(self) -> bool:
-        """Whether the network itself holds a whole window, not the sender's buffer."""
+        """Return True if the network itself, not the sender's buffer, holds a whole window."""
         outstanding = self.sent - self.received
         return (
             outstanding >= 0.8 * self.probe.window_bytes and _count_unsent_bytes(self.sender) == 0
@@ -130,8 +139,9 @@ class _Flow:
 def measure_streams(
     probes: Sequence[RateProbe], hosts: Mapping[str, ProbeEndpoint]
 ) -> dict[Pair, float]:
-    """Rate of every probed link, in real Mbit/s on the wire, all flows at the same time; 0 where
-    nothing arrived.
+    """Measure the rate of every probed link, in real Mbit/s on the wire, all at the same time.
+
+    The rate is 0 if nothing arrived.
     """
     with ExitStack() as stack:
         flows = [_open_flow(probe, hosts, stack) for probe in probes]
@@ -140,10 +150,12 @@ def measure_streams(
 
 
 def served_mbps(marks: Sequence[tuple[float, int]]) -> float:
-    """Mbit/s between the first and the last arrival of a busy link, from (seconds, bytes so far); 0
-    without two arrivals.
+    """Return Mbit/s between the first and last arrival of a busy link; 0 without two arrivals.
 
-    What arrives first only starts the clock: its bytes were served before.
+    The first arrival only starts the clock, because its bytes were served before.
+
+    Args:
+        marks: arrivals as (seconds, bytes so far).
     """
     if len(marks) < 2 or marks[-1][0] <= marks[0][0]:
         return 0.0
@@ -162,7 +174,7 @@ def _open_flow(probe: RateProbe, hosts: Mapping[str, ProbeEndpoint], stack: Exit
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if probe.paced_bytes_per_s is not None:
-            rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 32 bits would end at 34 Gbit/s
+            rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 32 bits end at 34 Gbit/s
             sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
     sender.connect_ex(listener.getsockname())
     over_ipv4 = TCP_PAYLOAD_BYTES if probe.transport == "tcp" else UDP_PAYLOAD_BYTES
@@ -216,6 +228,7 @@ def _push_bytes(flow: _Flow, now_s: float, started_s: float) -> None:
 
 
 def _push_datagrams(flow: _Flow, now_s: float, started_s: float) -> None:
+    # Packets are lost before the queue, so the flow sends more of them to keep the link busy.
     pace = flow.probe.rate_mbps * _OVERDRIVE / max(0.05, 1.0 - flow.probe.loss) / 8e-6
     while flow.sent < (now_s - started_s) * pace:
         try:
@@ -239,13 +252,16 @@ def _pull_bytes(flow: _Flow, started_s: float) -> None:
             flow.measuring_until_s = now_s + flow.probe.window_s
         if flow.measuring_until_s is not None:
             flow.marks.append((now_s, flow.received))
+        # A short read empties a TCP socket; a UDP socket returns one datagram per read.
         if flow.probe.transport == "tcp" and count < len(_INBOX):
             return
 
 
 def _is_steady(flow: _Flow, now_s: float, started_s: float) -> bool:
-    """Whether the link is in steady state: datagrams came for a while, or the network held a full
-    window for a round trip.
+    """Return True if the link is in steady state.
+
+    That is the case when datagrams have arrived for some time, when the network has held a full
+    window for a round trip, or when the warm-up is over.
     """
     if flow.probe.transport == "tcp" and not flow.full():
         flow.begun_s = None

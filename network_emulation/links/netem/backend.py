@@ -1,6 +1,4 @@
-"""The kernel as link emulator: netem and HTB on every host, compiled and deployed through
-EnOSlib.
-"""
+"""Netem backend: netem and HTB on every host, compiled and deployed through EnOSlib."""
 
 from __future__ import annotations
 
@@ -31,14 +29,20 @@ from laggard.network_emulation.links.netem.tc_commands import LinkProgram, compi
 
 Deployment = Literal["ansible", "direct"]
 Undo = Callable[[str, Command], object]
-"""Is told a host, and a command that removes there what is about to be set up."""
+"""Function that receives a host and a command that removes what is about to be set up there."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class NetemBackend:
-    """Links emulated by this kernel's (or the hosts' kernels') netem; see `LinkBackend`."""
+    """Links emulated by the netem of this kernel or of the hosts' kernels; see `LinkBackend`.
+
+    Attributes:
+        program: commands for hosts and fabric.
+        execute: executor of commands.
+        removals: commands that `close` runs on each host.
+    """
 
     program: LinkProgram
     execute: Execute
@@ -46,7 +50,7 @@ class NetemBackend:
 
     @property
     def name(self) -> str:
-        """`netem`."""
+        """Return `netem`."""
         return "netem"
 
     @classmethod
@@ -68,24 +72,24 @@ class NetemBackend:
 
         Args:
             plan: all links, in real (dilated) units.
-            roles: EnOSlib's roles; a host is found by the address it carries.
+            roles: EnOSlib's roles; a host is found by its address.
             networks: EnOSlib's networks to consider, by role; None for all.
-            ports: fabric-side device of each host, for downlinks and shared links; None where the
-                hosts have those themselves.
-            execute: runs commands on hosts and on the fabric; the hosts' named namespaces where it
-                is not given.
-            deployment: by EnOSlib's one Ansible task, or by `execute` (the same commands, without
-                Ansible's start-up).
-            base_delays_ms: one-way delay of the testbed itself by pair, subtracted from that
-                pair's.
-            plain: for kernels without netem, where only rates are asked for.
+            ports: fabric-side device of each host, for downlinks and shared links; None if the
+                hosts apply those themselves.
+            execute: executor of commands on hosts and on the fabric; by default, in the hosts'
+                named namespaces.
+            deployment: `ansible` for EnOSlib's single Ansible task, or `direct` for `execute` (the
+                same commands, without Ansible's start-up).
+            base_delays_ms: one-way delay of the testbed itself by pair; it is subtracted from the
+                pair's delay.
+            plain: True for kernels without netem; the plan may then contain only rates.
             unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
-            undo: told of every command of `close` on a host before anything is set up there, where
-                hosts outlive this process.
+            undo: function that receives every command of `close` before anything is set up; for
+                hosts that outlive this process.
 
         Raises:
-            EmulationError: a command failed, something is in the way, or the kernel does not show
-                what it was told.
+            EmulationError: if a command failed, another program occupies the queues, or the values
+                read back differ.
         """
         considered = (
             None
@@ -102,6 +106,7 @@ class NetemBackend:
             for host, commands in backend.removals.items():
                 for command in commands:
                     undo(host, command)
+        # The removals were reported first, so that a set-up that fails half-way can be undone.
         backend._deploy_fabric()
         backend._deploy_intakes()
         with _tables_explained():
@@ -110,28 +115,29 @@ class NetemBackend:
                 if deployment == "ansible"
                 else backend._deploy_directly()
             )
+        # Verify the values that the kernel applied, not only that the commands succeeded.
         for host, source in program.sources.items():
             verify_constraints(host, source, shown[host])
         execute.expect_changes(program.sources)
         _log.info(
-            "netem: %d links of %d hosts applied and read back",
+            "netem: applied and verified %d links of %d hosts",
             len(plan.pairs),
             len(program.sources),
         )
         return backend
 
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
-        """See `LinkBackend.change`."""
+        """Apply new constraints; see `LinkBackend.change`."""
         commands: dict[str, list[str]] = {}
         for pair, constraint in changes.items():
             if pair not in self.program.plan.pairs:
                 raise EmulationError(
-                    f"{pair[0]} to {pair[1]}: a link is changed only if the plan it started with"
-                    " names it"
+                    f"{pair[0]} to {pair[1]}: cannot change a link that is not in the link plan;"
+                    " name the pair in a rule or event"
                 )
             if self.program.plain and not constraint.only_rate:
                 raise EmulationError(
-                    f"{pair[0]} to {pair[1]}: without netem only its rate can change"
+                    f"{pair[0]} to {pair[1]}: without netem, a link can change only its rate"
                 )
             changed = self.program.in_tc_terms(pair, constraint).change_commands()
             commands.setdefault(pair[0], []).extend(changed)
@@ -142,7 +148,7 @@ class NetemBackend:
         return time.monotonic_ns()
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
-        """See `LinkBackend.counters`."""
+        """Return the traffic of constrained pairs; see `LinkBackend.counters`."""
         names = {number: name for name, number in self.program.numbers.items()}
         counted: dict[Pair, LinkCounters] = {}
         for host, source in self.program.sources.items():
@@ -150,6 +156,7 @@ class NetemBackend:
                 self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device))
             )
             for qdisc in shown:
+                # A leaf's parent is class `1:number`, where the number is that of the destination.
                 number = str(qdisc.get("parent", "")).removeprefix("1:")
                 if (
                     qdisc["kind"] in {"netem", "pfifo"}
@@ -162,8 +169,9 @@ class NetemBackend:
         return {**self._arrived(), **counted}
 
     def _arrived(self) -> Mapping[Pair, LinkCounters]:
-        """What came in by a downlink or shared link; what that lost is known only of all its
-        senders together.
+        """Return the traffic received through downlinks and shared links.
+
+        Drops are counted as 0: the queue counts them for all its senders together.
         """
         return {
             (src, host): LinkCounters(*counts, dropped=0)
@@ -174,17 +182,15 @@ class NetemBackend:
         }
 
     def lateness_ms(self) -> float | None:
-        """None: the kernel's timers do the work, and what they gave is measured on the links."""
+        """Return None: the kernel's timers send the packets, and checks measure the links."""
         return None
 
     def health(self) -> LinkHealth:
-        """Nothing: the kernel is not late by itself, and asking every host for its counters takes a
-        process each.
-        """
+        """Return an empty health: reading the counters would start a process per host."""
         return LinkHealth()
 
     def check_alive(self) -> None:
-        """See `LinkBackend.check_alive`; the kernel does not go away."""
+        """Do nothing: the kernel cannot exit; see `LinkBackend.check_alive`."""
 
     def close(self) -> None:
         """Remove every queue, filter and device that was added."""
@@ -195,6 +201,8 @@ class NetemBackend:
         devices = [
             line.split()[2] for line in self.program.fabric_devices if line.startswith("link add ")
         ]
+        # Removing a device also removes its queues, so only queues of other devices are removed
+        # alone.
         added = [line.split() for line in self.program.fabric_queues if line.startswith("qdisc ")]
         for words in added:
             kind = "ingress" if "ingress" in words else "root"
@@ -234,8 +242,9 @@ class NetemBackend:
 
 @contextmanager
 def _tables_explained() -> Iterator[None]:
-    """Says what to do where tc lacks the table of a distribution, which it reads from a file of
-    iproute2's.
+    """Add the fix to tc's error about a missing table of a distribution.
+
+    tc reads each table from a file of iproute2.
     """
     try:
         yield
@@ -243,14 +252,14 @@ def _tables_explained() -> Iterator[None]:
         if "No distribution data" not in str(error):
             raise
         fix = (
-            "install the whole of iproute2 there (its *.dist tables), or write `distribution:"
-            " uniform`"
+            "install the complete iproute2 package there (with its *.dist tables), or write"
+            " `distribution: uniform`"
         )
         raise EmulationError(f"{error}; {fix}") from error
 
 
 def _make_room(program: LinkProgram, execute: Execute) -> None:
-    """Remove what the agent of an earlier run left on hosts when it was killed."""
+    """Remove what a killed agent of an earlier run left on the hosts."""
     for host, intake in program.intakes.items():
         links = execute(host, ("ip", "-j", "link", "show"))
         qdiscs = execute(host, ("tc", "-j", "qdisc", "show", "dev", intake.device))
@@ -261,7 +270,10 @@ def _make_room(program: LinkProgram, execute: Execute) -> None:
 def _build_removals(
     program: LinkProgram, execute: Execute, *, lasting: bool
 ) -> Mapping[str, tuple[Command, ...]]:
-    """What `close` does on each host; on lasting ones their devices then send batches as before."""
+    """Return the commands of `close` by host.
+
+    On hosts that outlive this process, they also restore the batch size of the device.
+    """
     removals = dict(program.removals())
     for host, source in program.sources.items() if lasting else ():
         if source.segment:

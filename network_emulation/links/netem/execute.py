@@ -1,4 +1,4 @@
-"""Running commands on hosts and between them: the thin part under the netem backend."""
+"""Execution of commands on hosts and on the fabric between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMIT_S = 60.0
 
 
 class Execute(Protocol):
-    """Runs one command on a host."""
+    """Interface that runs commands on hosts."""
 
     def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
         """Run a command and wait for it.
@@ -25,46 +25,43 @@ class Execute(Protocol):
             host: name of the host; None is the fabric between the hosts (the bridge of a local
                 run).
             command: arguments, never a shell line.
-            text: what it reads from its standard input.
+            text: standard input of the command.
 
         Returns:
-            What it wrote to standard output.
+            Standard output of the command.
 
         Raises:
-            EmulationError: it failed; with what it said.
+            EmulationError: if the command failed; with its error output.
         """
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
-        """Do now what makes the first change of these hosts' queues as quick as later ones."""
+        """Prepare these hosts, so that their first change is as fast as later ones."""
 
     def change(self, batches: Mapping[str, str]) -> None:
-        """Run lines of `tc` commands on several hosts at the same time, and wait until all are in
-        effect.
+        """Run lines of `tc` commands on several hosts at once, until all take effect.
 
         Raises:
-            EmulationError: one failed; with what it said.
+            EmulationError: if a command failed; with its error output.
         """
 
     def close(self) -> None:
-        """Nothing will be run any more."""
+        """Release resources; no further command will be run."""
 
 
 @dataclass(frozen=True)
 class InNamespaces:
-    """Runs commands in the network namespaces of a local run, by nsenter(1)."""
+    """Executor in the network namespaces of a local run, by nsenter(1)."""
 
     namespaces: Mapping[str, Path]
     _batches: dict[str, TcBatch] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def named(cls, hosts: Iterable[str]) -> InNamespaces:
-        """Hosts whose namespaces are bound where ip-netns(8) binds them, under the hosts' own
-        names.
-        """
+        """Return an executor for namespaces that ip-netns(8) has bound under the hosts' names."""
         return cls({host: NAMED_NAMESPACES / host for host in hosts})
 
     def __call__(self, host: str | None, command: Sequence[str], text: str = "") -> str:
-        """See `Execute`."""
+        """Run a command and wait for it; see `Execute`."""
         try:
             done = subprocess.run(
                 (*self._prefix(host), *command),
@@ -82,33 +79,34 @@ class InNamespaces:
         return done.stdout
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
-        """See `Execute`: a `tc` waits in each namespace."""
+        """Start a waiting `tc` in each namespace; see `Execute`."""
         for host in hosts:
             self._batch(host)
 
     def change(self, batches: Mapping[str, str]) -> None:
-        """See `Execute`."""
+        """Run `tc` lines on several hosts; see `Execute`."""
         try:
+            # Feed all hosts before waiting for any, so that their changes run in parallel.
             for host, text in batches.items():
                 self._batch(host).feed(text)
             for host in batches:
                 self._batches[host].wait_until_applied(_LIMIT_S)
         except EmulationError:
-            # what is still under way in others is not to be taken for the answer to a later change
+            # Late output of the other processes must not be taken for the answer to a later change.
             self.close()
             raise
 
     def close(self) -> None:
-        """See `Execute`."""
+        """End the waiting `tc` processes; see `Execute`."""
         for batch in self._batches.values():
             batch.close()
         self._batches.clear()
 
     def _batch(self, host: str) -> TcBatch:
         if host not in self._batches:
-            self(
-                host, ("ip", "link", "set", "dev", "lo", "up")
-            )  # tc tells nothing of a device that is down
+            # TcBatch recognizes the end of a batch by tc's output about `lo`, which is empty if
+            # the device is down.
+            self(host, ("ip", "link", "set", "dev", "lo", "up"))
             self._batches[host] = TcBatch(host, self._prefix(host))
         return self._batches[host]
 

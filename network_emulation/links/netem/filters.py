@@ -1,7 +1,7 @@
-"""Filters on addresses (tc-u32(8)), IPv4 and IPv6: as commands, and as tc shows them. Pure.
+"""Filters on IPv4 and IPv6 addresses (tc-u32(8)): commands, and parser of tc's output (pure).
 
-A priority holds filters of one protocol, so those of IPv6 have one of their own, before the ones
-that tc numbers itself: an IPv4 packet passes them all in one comparison.
+One priority holds filters of one protocol, so the IPv6 filters have their own. It comes before the
+priorities that tc numbers itself: an IPv4 packet skips all IPv6 filters in one comparison.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ _SHOWN_AT: Mapping[int, Mapping[End, tuple[int, ...]]] = {
     4: {"src": (12,), "dst": (16,)},
     6: {"src": (8, 12, 16, 20), "dst": (24, 28, 32, 36)},
 }
-"""Offsets of an address's words in a packet."""
+"""Offsets of an address's 32-bit words in a packet, by IP version and end."""
 
 
 def ipv6_filter(device: str, parent: str, priority: int) -> str:
-    """The beginning of a command that adds a filter on IPv6 packets."""
+    """Return the beginning of a command that adds a filter on IPv6 packets."""
     return f"tc filter add dev {device} parent {parent} protocol ipv6 prio {priority} u32"
 
 
 def match_ipv6(end: End, address: str) -> str:
-    """What a filter on an IPv6 address matches."""
+    """Return the match of a filter on an IPv6 address."""
     return f"match ip6 {end} {address}"
 
 
 def discovery_filters(device: str, parent: str, priority: int, flow: str) -> Iterator[str]:
-    """Commands that let neighbours find each other past the shaping, as ARP does, which is no IP
-    (RFC 4861).
+    """Yield commands that let IPv6 neighbor discovery bypass the shaping (RFC 4861).
+
+    Its IPv4 counterpart, ARP, bypasses it anyway, because it is not IP.
     """
     for kind in (_NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT):
         icmp = f"match ip6 protocol {_ICMPV6} 0xff match u8 {kind} 0xff at 40"
@@ -44,15 +45,15 @@ def discovery_filters(device: str, parent: str, priority: int, flow: str) -> Ite
 
 @dataclass
 class ShownFilter:
-    """One filter as `tc -s filter show` prints it.
+    """One filter as printed by `tc -s filter show`.
 
     Attributes:
-        version: of IP.
-        flow: number of the class that it steers to; None for none.
-        device: that it redirects to; empty for none.
-        bytes: redirected so far, without the Ethernet header.
-        packets: redirected so far.
-        words: of a packet that it compares whole, by their offset.
+        version: IP version.
+        flow: number of the class that it steers to; None if it steers to no class.
+        device: device that it redirects to; empty if it does not redirect.
+        bytes: bytes redirected so far, without the Ethernet header.
+        packets: packets redirected so far.
+        words: 32-bit words of a packet that it compares completely, by their offset.
     """
 
     version: int
@@ -63,7 +64,7 @@ class ShownFilter:
     words: dict[int, str] = field(default_factory=dict)
 
     def address(self, end: End) -> str:
-        """The address that it matches at that end; empty for none."""
+        """Return the address that it matches at that end; empty if it matches none."""
         words = [self.words.get(offset, "") for offset in _SHOWN_AT[self.version][end]]
         if not all(words):
             return ""
@@ -71,10 +72,10 @@ class ShownFilter:
 
 
 def parse_filters(shown: str) -> tuple[ShownFilter, ...]:
-    """The filters of one device, in the order shown.
+    """Return the filters of one device, in the order shown.
 
     Args:
-        shown: output of `tc filter show`, with or without `-s`; other lines are passed over.
+        shown: output of `tc filter show`, with or without `-s`; other lines are ignored.
     """
     found: list[ShownFilter] = []
     for line in shown.splitlines():
@@ -95,5 +96,5 @@ def _parse_flow_id(line: str) -> int | None:
 
 
 def by_address(shown: str, end: End) -> Mapping[str, ShownFilter]:
-    """The filters that match an address at one end, by that address."""
+    """Return the filters that match an address at one end, by that address."""
     return {address: each for each in parse_filters(shown) if (address := each.address(end))}

@@ -1,15 +1,19 @@
-"""EnOSlib's HTB constraints, extended to what a continuum needs.
+"""HTB constraints of EnOSlib, extended to the needs of a continuum.
 
 EnOSlib gives each destination of a host an HTB class (rate), a netem leaf (delay, loss) and a u32
-filter. Added here: filters that steer the destination's IPv6 packets into the same class, jitter of
-any distribution that keeps packets in order, losses in bursts, a queue as long as bandwidth x delay
-asks for, a parent class for the host's uplink, and class ids that depend on the destination alone,
-so that a live change can name them (EnOSlib numbers them in set order, which changes with
-PYTHONHASHSEED). Each host's commands run as one `tc -batch -`, which stops at the first error and
-says so.
+filter. This module adds:
 
-Why HTB serialises and not netem's own `rate`: netem stamps departure times on arrival, so a backlog
-would drain at the old rate after a live change.
+- filters that steer the destination's IPv6 packets into the same class,
+- jitter of any distribution that keeps packets in order, and losses in bursts,
+- a queue as long as bandwidth x delay requires,
+- a parent class for the host's uplink,
+- class ids that depend only on the destination, so that a live change can name them. EnOSlib
+  numbers them in set order, which changes with PYTHONHASHSEED.
+
+Each host's commands run as one `tc -batch -`, which stops at the first error and reports it.
+
+HTB serializes packets instead of netem's own `rate`: netem computes departure times on arrival, so
+after a live change a backlog would still drain at the old rate.
 """
 
 from __future__ import annotations
@@ -34,47 +38,55 @@ UPLINK_CLASS = "1:1"
 DEFAULT_CLASS = "1:2"
 IPV6_PRIORITY = 2
 IN_ORDER = "rate 1000gbit"
-"""As fast as nothing, but a netem with a rate never lets a packet overtake the one before it."""
+"""A rate without effect: a netem with a rate never lets a packet overtake the one before it."""
 
 _ONE_PACKET = 1600
 _BURST_MS = 1.0
+"""Lateness of the kernel's timer that HTB's burst makes up for."""
 _TICK_MS = 1e-3
+"""Resolution of tc's times."""
 _UNLIMITED_MBPS = 10_000.0
+"""Rate that sizes queues and bursts of links without a rate."""
 _END = "END_OF_TC_BATCH"
 
 
 def delay_text(delay_ms: float) -> str:
-    """A delay as tc (and EnOSlib's validator) takes it."""
+    """Return a delay in the form that tc and EnOSlib's validator accept."""
     return f"{_format_decimal(delay_ms)}ms"
 
 
 def rate_text(rate_mbps: float | None) -> str:
-    """A rate as tc (and EnOSlib's validator) takes it; EnOSlib's default where there is none."""
+    """Return a rate in the form that tc and EnOSlib's validator accept.
+
+    None gives EnOSlib's default.
+    """
     return str(DEFAULT_RATE) if rate_mbps is None else f"{_format_decimal(rate_mbps * 1e3)}kbit"
 
 
 def loss_text(loss_percent: float) -> str | None:
-    """A loss as tc takes it; None for none, as EnOSlib wants it."""
+    """Return a loss in the form that tc accepts; None for no loss, as EnOSlib requires."""
     return f"{_format_decimal(loss_percent)}%" if loss_percent else None
 
 
 def burst_bytes(rate_mbps: float | None) -> int:
-    """What HTB may send at once: one packet, or what a timer that is a millisecond late would
-    lose.
+    """Return the bytes that HTB may send at once.
+
+    That is one packet, or the bytes of a millisecond, which a late timer would lose.
     """
     return max(_ONE_PACKET, math.ceil(_BURST_MS * 125.0 * (rate_mbps or _UNLIMITED_MBPS)))
 
 
 def limit_packets(constraint: Constraint) -> int:
-    """Packets that netem may hold: the delay line at full rate, and the link's queue."""
+    """Return the packets that netem may hold: the delay line at full rate and the queue."""
     rate_mbps = constraint.rate_mbps or _UNLIMITED_MBPS
     in_flight = constraint.longest_delay_ms * 125.0 * rate_mbps / PACKET_BYTES
     return QUEUE_PACKETS + math.ceil(in_flight)
 
 
 def jitter_texts(delay_ms: float, constraint: Constraint) -> tuple[str, str, str]:
-    """Delay, jitter and distribution as tc takes them; it refuses a distribution where delay or
-    jitter is less than a tick.
+    """Return delay, jitter and distribution in the form that tc accepts.
+
+    tc refuses a distribution if delay or jitter is less than a tick, so both are raised to one.
     """
     if not constraint.jitter_ms:
         return delay_text(delay_ms), "", ""
@@ -93,17 +105,18 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     """One direction of a link in tc's terms.
 
     Args:
-        number: names class `1:number`, and through EnOSlib's numbering its qdisc.
-        jitter: jitter as tc takes it; empty for none.
-        distribution: of the jitter, by the name of tc's table; empty for the uniform one, for which
-            netem needs none.
+        number: number of class `1:number`; EnOSlib derives the qdisc's number from it.
+        jitter: jitter in tc's form; empty for none.
+        distribution: name of tc's table for the jitter; empty for the uniform distribution, which
+            needs no table.
         limit: packets that netem may hold.
         burst: bytes that HTB may send at once.
-        bursts: p and r of losses in bursts (see `bursts.gilbert`); None where they are independent.
+        bursts: p and r of losses in bursts (see `loss_bursts.compute_gilbert_probabilities`); None
+            if losses are independent.
         parent: class that this one borrows from.
-        guaranteed: rate that is this link's even when its parent is busy; empty for all of `rate`.
-        plain: a queue in place of netem, for a link that only ever has a rate.
-        targets6: the destination's IPv6 addresses, whose packets go through the same class.
+        guaranteed: rate that this link has even when its parent is busy; empty for all of `rate`.
+        plain: True for a plain queue instead of netem, for a link that only ever has a rate.
+        targets6: IPv6 addresses of the destination; their packets use the same class.
     """
 
     number: int = 0
@@ -118,9 +131,11 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
     targets6: tuple[str, ...] = ()
 
     def commands(self, _: int = 0) -> list[str]:
-        """EnOSlib's three commands (class, netem, filter) with our additions, and a filter for each
-        IPv6 address.
+        """Return EnOSlib's three commands (class, netem, filter), extended.
+
+        One filter per IPv6 address follows.
         """
+        # EnOSlib numbers from 0: index `number - 1` becomes class `1:number`.
         shape, delay, steer = super().commands(self.number - 1)
         steered = [str(steer), *map(self._steered, self.targets6)]
         return [
@@ -130,9 +145,10 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         ]
 
     def change_commands(self) -> list[str]:
-        """Commands that give the running class and netem these values, dropping nothing."""
+        """Return commands that change the running class and netem without dropping packets."""
         shape, delay, _ = super().commands(self.number - 1)
         changed = (self._shaped(str(shape)), self._delayed(str(delay), in_order=True))
+        # A change repeats every option: netem resets delay, jitter, loss and limit otherwise.
         return [command.replace(" add ", " change ", 1) for command in changed]
 
     def _steered(self, address: str) -> str:
@@ -140,6 +156,7 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
         return f"{add} {match_ipv6('dst', address)} flowid {ROOT}{self.number}"
 
     def _shaped(self, command: str) -> str:
+        # EnOSlib's command has neither parent class nor burst, so its head gets new options.
         head, _, _ = command.partition(" htb ")
         head = head.replace(f"parent {ROOT} ", f"parent {self.parent} ", 1)
         borrow = f" ceil {self.rate}" if self.guaranteed else ""
@@ -164,12 +181,13 @@ class LinkConstraint(HTBConstraint):  # type: ignore[misc]  # enoslib ships no t
 
 @dataclass(frozen=True)
 class SharedClass:
-    """A bottleneck that several links of one host share: the class above theirs.
+    """Bottleneck that several links of one host share: the parent of their classes.
 
     Attributes:
-        position: among the host's, from 0.
-        rate_mbps: of the bottleneck.
-        guaranteed_mbps: what it has even when the host's uplink is busy; `rate_mbps` without one.
+        position: index among the host's shared classes, from 0.
+        rate_mbps: rate of the bottleneck.
+        guaranteed_mbps: rate that it has even when the host's uplink is busy; `rate_mbps` without
+            an uplink.
         receivers: names of the hosts that its links lead to.
     """
 
@@ -180,11 +198,11 @@ class SharedClass:
 
     @property
     def class_id(self) -> str:
-        """A letter keeps it apart from the links' own."""
+        """Return the id of the class; a letter distinguishes it from classes of links."""
         return f"{ROOT}a{self.position}"
 
     def command(self, device: str, parent: str) -> str:
-        """The command that adds it."""
+        """Return the command that adds the class."""
         rates = f"rate {rate_text(self.guaranteed_mbps)} ceil {rate_text(self.rate_mbps)}"
         burst = burst_bytes(self.rate_mbps)
         add = f"tc class add dev {device} parent {parent} classid {self.class_id}"
@@ -196,12 +214,11 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
     """All constraints of one host's device.
 
     Args:
-        device: the device, also where the host has an uplink and no constraint.
-        uplink_mbps: rate that everything leaving the host shares; None for no such limit.
-        segment: whether packets are handed over one by one: batches of 64 KiB would be delayed and
-            lost as one.
-        unshaped_port: UDP port whose datagrams pass unshaped, for those who measure clocks; 0 for
-            none.
+        device: the device, also for a host with an uplink and no constraint.
+        uplink_mbps: rate that all outgoing traffic of the host shares; None for no limit.
+        segment: True to hand packets over one by one; batches of 64 KiB would be delayed and lost
+            as one.
+        unshaped_port: UDP port whose datagrams pass unshaped, for clock measurements; 0 for none.
         shared: bottlenecks that several of its links share.
     """
 
@@ -212,12 +229,16 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
     shared: tuple[SharedClass, ...] = ()
 
     def remove_commands(self) -> list[str]:
-        """Replace whatever was there (EnOSlib's `del || true` has no place in a batch)."""
+        """Return a command that replaces the current queue.
+
+        EnOSlib's `del || true` cannot be used in a batch.
+        """
         return [f"tc qdisc replace dev {self.device} root handle 8001: pfifo"]
 
     def add_commands(self) -> list[str]:
-        """The root, the uplink's class with one beneath it for traffic that no pair's rule names,
-        and those of shared links.
+        """Return the commands for the root class, the uplink and the shared classes.
+
+        The uplink's class has one below it for traffic that no pair's rule names.
         """
         root = f"tc qdisc replace dev {self.device} root handle {ROOT} htb"
         if self.uplink_mbps is None:
@@ -241,7 +262,10 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         ]
 
     def _unshaped(self) -> list[str]:
-        """Filters before all others; HTB sends at once what is steered to its root."""
+        """Return filters that precede all others.
+
+        HTB sends packets steered to its root at once.
+        """
         past = f"{ROOT}0"
         discovery: Iterable[str] = ()
         if any(constraint.targets6 for constraint in self.constraints):
@@ -258,25 +282,25 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         return [*clocks, *discovery]
 
     def commands(self) -> list[str]:
-        """Every constraint's commands, in the order of their numbers."""
+        """Return the commands of every constraint, in the order of their numbers."""
         ordered = sorted(self.constraints, key=lambda constraint: int(constraint.number))
         return [command for constraint in ordered for command in constraint.commands()]
 
     def batch(self) -> tuple[str, ...]:
-        """Lines for one `tc -batch -` that applies everything and shows what came of it."""
+        """Return the lines of one `tc -batch -` that applies everything and shows the result."""
         remove, add, commands = self.all_commands()
         shows = [f"tc {kind} show dev {self.device}" for kind in ("qdisc", "class", "filter")]
         return as_batch([*remove, *add, *commands, *shows])
 
     def script(self) -> str:
-        """The batch as one shell command, for hosts that Ansible reaches."""
+        """Return the batch as one shell command, for hosts that Ansible reaches."""
         segment = f"{' '.join(segment_command(self.device))} && " if self.segment else ""
         lines = "\n".join(self.batch())
         return f"{segment}tc -batch - <<'{_END}'\n{lines}\n{_END}\n"
 
 
 class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
-    """Every constraint of a continuum, for one deployment."""
+    """All constraints of a continuum, for one deployment."""
 
     sources: dict[EnosHost, LinkSource]
 
@@ -285,10 +309,10 @@ class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
         """Apply all constraints on all hosts by one Ansible task.
 
         Returns:
-            What each host's batch printed, by the host's alias.
+            Output of each host's batch, by the host's alias.
 
         Raises:
-            EmulationError: a host's batch failed; with its output.
+            EmulationError: if a host's batch failed; with its output.
         """
         scripts = {source.host.alias: source.script() for source in self.sources.values()}
         if not scripts:
@@ -304,7 +328,9 @@ class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
                     task_name="Applying the network constraints",
                 )
         except (EnosError, AnsibleError) as error:
-            raise EmulationError(f"the link constraints were not applied: {error!r}") from error
+            raise EmulationError(
+                f"Ansible could not apply the link constraints: {error!r}"
+            ) from error
         printed = {
             str(r.host): (str(r.status), str(r.payload.get("stdout", "")), r.payload)
             for r in play.results
@@ -319,23 +345,21 @@ class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
                     or "no answer"
                 )
                 raise EmulationError(
-                    f"{alias}: its link constraints were not applied ({status}): {said}"
+                    f"{alias}: the link constraints were not applied ({status}): {said}"
                 )
         return {alias: printed[alias][1] for alias in scripts}
 
 
 def as_batch(commands: Sequence[str]) -> tuple[str, ...]:
-    """EnOSlib's `tc ...` commands as lines of a tc batch."""
+    """Return EnOSlib's `tc ...` commands as lines of a tc batch."""
     return tuple(command.removeprefix("tc ") for command in commands)
 
 
 def segment_command(device: str, most: int = 1) -> tuple[str, ...]:
-    """The command that hands packets of a device over one by one, or so many at once at most."""
+    """Return the command that limits the packets that a device hands over at once."""
     return ("ip", "link", "set", "dev", device, "gso_max_segs", str(most))
 
 
 def guaranteed_mbps(uplink_mbps: float, links: int) -> float:
-    """An equal part of an uplink for each of its links and for the traffic that none of them
-    carries.
-    """
+    """Return an equal part of an uplink for each of its links and for all other traffic."""
     return uplink_mbps / (links + 1)

@@ -1,11 +1,9 @@
-"""What a host of its own machine does to what it receives: an ifb device per bottleneck, which
-incoming packets pass through.
+"""Ingress queues of a host on a machine of its own: one ifb device per bottleneck (pure).
 
-Redirected is only what other hosts of the continuum send, by its source address: a controller's
-connections, which may come in by the same device, pass untouched. The queue is a token bucket
-(tc-tbf(8)): of the kernel's queues the one that takes the super-packets apart which a network card
-has put together on their way in, so that they are serialised one by one; and it takes no netem.
-Pure.
+Only packets from other hosts of the continuum are redirected, by source address. A controller's
+connections, which may use the same device, pass untouched. The queue is a token bucket
+(tc-tbf(8)). Among the kernel's queues, it is the one that splits super-packets, which a network
+card has merged on arrival, so that they are serialized one by one; and it needs no netem.
 """
 
 from __future__ import annotations
@@ -33,18 +31,19 @@ _IPV6_PRIORITY = 3
 _ETHERNET_BYTES = 14
 _RATE_TOLERANCE = 0.005
 _QUEUE_TOLERANCE = 0.01
-"""tc prints what a queue holds as a time, with three digits."""
+"""Relative tolerance of the read-back: tc prints the queue's length as a time with three
+digits."""
 
 Command = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class IngressQueue:
-    """One bottleneck of what a host receives.
+    """One bottleneck of a host's inbound traffic.
 
     Attributes:
-        device: the ifb device that it is.
-        rate_mbps: what it lets through.
+        device: its ifb device.
+        rate_mbps: its rate.
         senders: addresses of the hosts whose packets pass through it, by their names.
     """
 
@@ -54,22 +53,22 @@ class IngressQueue:
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes that may wait, the burst included."""
+        """Return the bytes that may wait, the burst included."""
         return QUEUE_PACKETS * PACKET_BYTES + burst_bytes(self.rate_mbps)
 
     @property
     def longest_wait_ms(self) -> float:
-        """How long a packet waits in a full queue."""
+        """Return the time that a packet waits in a full queue."""
         return QUEUE_PACKETS * PACKET_BYTES * 8e-3 / self.rate_mbps
 
 
 @dataclass(frozen=True)
 class IngressShaper:
-    """All bottlenecks of what one host receives.
+    """All bottlenecks of one host's inbound traffic.
 
     Attributes:
         device: the host's device on the experiment's network.
-        queues: the bottlenecks; no sender is in two.
+        queues: the bottlenecks; no sender is in two of them.
         unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
     """
 
@@ -78,7 +77,7 @@ class IngressShaper:
     unshaped_port: int = 0
 
     def devices(self) -> tuple[str, ...]:
-        """Lines for one `ip -batch -`."""
+        """Return the lines of one `ip -batch -` that creates the devices."""
         return tuple(
             line
             for queue in self.queues
@@ -86,7 +85,7 @@ class IngressShaper:
         )
 
     def batch(self) -> tuple[str, ...]:
-        """Lines for one `tc -batch -` that applies everything and shows what came of it."""
+        """Return the lines of one `tc -batch -` that applies everything and shows the result."""
         lines = [
             *map(_build_bucket_command, self.queues),
             f"tc qdisc add dev {self.device} ingress",
@@ -101,21 +100,22 @@ class IngressShaper:
         return as_batch([*lines, "tc qdisc show", self._show_filters()])
 
     def count_command(self) -> Command:
-        """The command that shows what each filter has redirected."""
+        """Return the command that shows the traffic that each filter has redirected."""
         return ("tc", "-s", *self._show_filters().split()[1:])
 
     def _show_filters(self) -> str:
         return f"tc filter show dev {self.device} parent {_INGRESS}"
 
     def removals(self) -> tuple[Command, ...]:
-        """Commands that remove everything; packets that are redirected to a device that is gone
-        would be lost, so the filters go first.
+        """Return the commands that remove everything.
+
+        The filters go first: packets redirected to a removed device would be lost.
         """
         ingress = ("tc", "qdisc", "del", "dev", self.device, "ingress")
         return (ingress, *(_build_delete_command(queue.device) for queue in self.queues))
 
     def _unshaped(self) -> Iterator[str]:
-        """Filters before all others, which end the search and do nothing."""
+        """Yield filters that precede all others; they end the search without an action."""
         past = "1:1"
         if any(
             ":" in each
@@ -155,54 +155,57 @@ def _build_delete_command(device: str) -> Command:
 
 
 def make_room(host: str, intake: IngressShaper, links: str, qdiscs: str) -> tuple[Command, ...]:
-    """Commands that remove what the agent of an earlier run left when it was killed.
+    """Return the commands that remove what a killed agent of an earlier run left.
 
     Args:
         host: name of the host.
-        intake: what is to be set up there.
-        links: what `ip -j link show` shows there.
-        qdiscs: what `tc -j qdisc show` shows of the device.
+        intake: the shaper that is to be set up there.
+        links: output of `ip -j link show` on the host.
+        qdiscs: output of `tc -j qdisc show` for the device.
 
     Raises:
-        EmulationError: somebody else treats what the device receives, or its packets are too large.
+        EmulationError: if another program handles the device's inbound packets, or they are too
+            large.
     """
     found = {str(link["ifname"]): int(link["mtu"]) for link in json.loads(links)}
     left = [name for name in found if name.startswith(DEVICE_PREFIX)]
     treated = any(qdisc["kind"] in {"ingress", "clsact"} for qdisc in json.loads(qdiscs))
     if treated and not left:
         rule = (
-            f"another program treats what {intake.device} receives there, so that a downlink cannot"
+            f"another program already filters the inbound traffic of {intake.device}, so a downlink"
+            " cannot be set up"
         )
         fix = (
-            f"end it, or drop the downlink; `tc filter show dev {intake.device} ingress` shows what"
-            " it does"
+            f"end that program, or remove the downlink; `tc filter show dev {intake.device}"
+            " ingress` shows its filters"
         )
         raise EmulationError(f"{host}: {rule}; {fix}")
     _require_fitting(host, intake, found.get(intake.device, 0))
+    # Devices with Laggard's prefix prove that the ingress queue is Laggard's too.
     ingress = [("tc", "qdisc", "del", "dev", intake.device, "ingress")] if treated else []
     return (*ingress, *map(_build_delete_command, left))
 
 
 def _require_fitting(host: str, intake: IngressShaper, mtu: int) -> None:
-    """A token bucket drops packets that are larger than its burst."""
+    """Raise an error if packets can be larger than a bucket's burst, which would drop them."""
     least = min(burst_bytes(queue.rate_mbps) for queue in intake.queues)
     if mtu + _ETHERNET_BYTES > least:
         rule = (
-            f"packets on {intake.device} may have {mtu} bytes, and a slow downlink serialises those"
-            " of an MTU of 1500"
+            f"{intake.device} has an MTU of {mtu} bytes, but a slow downlink supports an MTU of at"
+            " most 1500"
         )
         raise EmulationError(
-            f"{host}: {rule}; `ip link set dev {intake.device} mtu 1500` there, or drop the"
+            f"{host}: {rule}; run `ip link set dev {intake.device} mtu 1500` there, or remove the"
             " downlink"
         )
 
 
 def parse_received_counters(intake: IngressShaper, shown: str) -> Mapping[str, tuple[int, int]]:
-    """Link-layer bytes and packets that came from each sender, by its name.
+    """Return the link-layer bytes and packets received from each sender, by its name.
 
     Args:
-        intake: of the host.
-        shown: what `tc -s filter show` shows; it counts bytes without the Ethernet header.
+        intake: the shaper of the host.
+        shown: output of `tc -s filter show`; its byte counts exclude the Ethernet header.
     """
     filters = by_address(shown, "src")
     senders = {
@@ -218,15 +221,15 @@ def parse_received_counters(intake: IngressShaper, shown: str) -> Mapping[str, t
 
 
 def verify_ingress(host: str, intake: IngressShaper, shown: str) -> None:
-    """Compare what a host shows with what its intake asks for.
+    """Compare the values that a host shows with its shaper.
 
     Args:
-        host: its name.
-        intake: what was asked for.
-        shown: output of the intake's batch.
+        host: name of the host.
+        intake: the requested shaper.
+        shown: output of the shaper's batch.
 
     Raises:
-        EmulationError: naming the first difference.
+        EmulationError: at the first difference, which it names.
     """
     buckets = {
         match[1]: (parse_rate_mbps(match[2]), parse_delay_ms(match[3]))
@@ -238,10 +241,8 @@ def verify_ingress(host: str, intake: IngressShaper, shown: str) -> None:
     for queue in intake.queues:
         wrong = _describe_difference(queue, buckets.get(queue.device), redirected)
         if wrong:
-            fix = "is another program changing its queues?"
-            raise EmulationError(
-                f"what {host} receives: {wrong}, as read back from the kernel; {fix}"
-            )
+            fix = "check that no other program changes its queues"
+            raise EmulationError(f"inbound traffic of {host}: the kernel shows that {wrong}; {fix}")
 
 
 def _describe_difference(

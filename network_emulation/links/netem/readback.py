@@ -1,5 +1,6 @@
-"""What the kernel says it does, compared with what it was told to do; all but the distribution of
-jitter, which it does not tell.
+"""Read-back of link constraints: values that the kernel shows, compared with the requested ones.
+
+The distribution of jitter is not compared, because the kernel does not show it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from laggard.network_emulation.links.netem.filters import by_address
 from laggard.network_emulation.links.netem.htb import LinkConstraint, LinkSource
 
 _TOLERANCE = 0.005
+"""Relative difference that tc's rounding may cause."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
         text: their output, in any order.
 
     Returns:
-        What is applied, by class number.
+        Applied values by class number.
     """
     applied: dict[int, dict[str, object]] = {}
     for line in text.splitlines():
@@ -45,6 +47,7 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
         elif found := re.match(r"qdisc pfifo \w+: parent 1:(\d+) limit (\d+)p", line):
             applied.setdefault(int(found[1]), {})["limit"] = int(found[2])
         elif found := re.match(r"class htb 1:(\d+) .*?\bceil (\S+)", line):
+            # `ceil` is the rate of the link; `rate` may be only its guaranteed part.
             applied.setdefault(int(found[1]), {})["rate_mbps"] = parse_rate_mbps(found[2])
     targets: dict[int, set[str]] = {}
     for address, shown in by_address(text, "dst").items():
@@ -52,7 +55,6 @@ def parse_shown(text: str) -> Mapping[int, AppliedLink]:
             targets.setdefault(shown.flow, set()).add(address)
     for flow, addresses in targets.items():
         applied.setdefault(flow, {})["targets"] = frozenset(addresses)
-    # By name.
     return {
         number: AppliedLink(**values)  # type: ignore[arg-type]
         for number, values in applied.items()
@@ -69,23 +71,24 @@ def _parse_netem_options(options: str) -> Iterable[tuple[str, object]]:
         yield "loss_percent", parse_loss_percent(found[1])
     elif found := re.search(r"\bloss gemodel p (\S+%) r (\S+%) 1-h 100% 1-k 0%", options):
         begins, ends = (parse_loss_percent(text) / 100 for text in found.groups())
+        # Invert `loss_bursts.compute_gilbert_probabilities`.
         yield "loss_percent", 100 * begins / (begins + ends)
         yield "burst_packets", 1 / ends
 
 
 def verify_constraints(host: str, source: LinkSource, shown: str) -> None:
-    """Compare what a host shows with what its constraints ask for.
+    """Compare the values that a host shows with its constraints.
 
     Raises:
-        EmulationError: naming the first link that is not as asked.
+        EmulationError: for the first link whose values differ.
     """
     applied = parse_shown(shown)
     for constraint in sorted(source.constraints, key=lambda constraint: int(constraint.number)):
         wrong = _describe_difference(constraint, applied.get(constraint.number, AppliedLink()))
         if wrong:
-            fix = "is another program changing its queues?"
+            fix = "check that no other program changes its queues"
             raise EmulationError(
-                f"{host} to {constraint.target}: {wrong}, as read back from the kernel; {fix}"
+                f"{host} to {constraint.target}: the kernel shows that {wrong}; {fix}"
             )
 
 
@@ -111,4 +114,4 @@ def _describe_difference(asked: LinkConstraint, applied: AppliedLink) -> str:
             return f"{name} is {found} instead of {wanted:g}"
     if applied.targets == {asked.target, *asked.targets6}:
         return ""
-    return f"filter for {', '.join(sorted(applied.targets)) or 'nothing'}"
+    return f"the filter matches {', '.join(sorted(applied.targets)) or 'no address'}"

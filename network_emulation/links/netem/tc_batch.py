@@ -1,6 +1,4 @@
-"""A `tc` that stays in a host's namespace and takes commands as they come: a change then starts no
-program.
-"""
+"""Persistent `tc` in a host's namespace, so that a change does not start a program."""
 
 from __future__ import annotations
 
@@ -11,15 +9,15 @@ from collections.abc import Sequence
 from laggard.core.errors import EmulationError
 
 _SENTINEL = "qdisc show dev lo invisible\n"
-"""Prints one line, when all before it is done, where `lo` is up."""
+"""Command that prints one line, after all earlier commands are done, provided that `lo` is up."""
 
 
 class TcBatch:
     """One running `tc -batch -`.
 
     Args:
-        host: for messages.
-        prefix: arguments before `tc` that take it to the host's namespace.
+        host: name of the host, for messages.
+        prefix: arguments before `tc` that enter the host's namespace.
     """
 
     def __init__(self, host: str, prefix: Sequence[str]) -> None:
@@ -34,11 +32,13 @@ class TcBatch:
                 bufsize=0,
             )
         except OSError as error:
-            raise EmulationError(f"{host}: tc could not be started: {error}") from error
+            raise EmulationError(f"{host}: cannot start tc: {error}") from error
 
     def feed(self, text: str) -> None:
-        """Hand commands over, whole lines without the word `tc`; `wait_until_applied` waits for
-        them.
+        """Send commands as whole lines without the word `tc`; then call `wait_until_applied`.
+
+        Raises:
+            EmulationError: if the process has ended.
         """
         assert self._process.stdin is not None
         self._fed = text
@@ -46,25 +46,28 @@ class TcBatch:
             self._process.stdin.write((text + _SENTINEL).encode())
         except OSError as error:
             raise EmulationError(
-                f"{self._host}: tc is gone: {self._last_words() or error}"
+                f"{self._host}: tc has exited: {self._last_words() or error}"
             ) from error
 
     def wait_until_applied(self, limit_s: float) -> None:
-        """Wait until what was fed is in effect.
+        """Wait until the commands that were sent have taken effect.
+
+        Args:
+            limit_s: longest time to wait.
 
         Raises:
-            EmulationError: a command failed, and this process ended with it; or `limit_s` passed.
+            EmulationError: if a command failed, which ends this process, or `limit_s` passed.
         """
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], limit_s)[0]:
-            raise EmulationError(f"{self._host}: tc has not changed its queues for {limit_s:g} s")
+            raise EmulationError(f"{self._host}: tc did not change the queues within {limit_s:g} s")
         if not self._process.stdout.read(4096):
             raise EmulationError(
                 f"{self._host}: tc failed: {format_failure(self._last_words(), self._fed)}"
             )
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()
 
@@ -74,7 +77,7 @@ class TcBatch:
 
 
 def format_failure(said: str, text: str) -> str:
-    """What `tc` said of a batch, with the line that it complains about."""
+    """Return the error output of a `tc` batch, with the line that failed."""
     lines = text.splitlines()
     number = said.rpartition("Command failed -:")[2].strip()
     failed = (

@@ -1,10 +1,9 @@
-"""A link plan as the commands that make it so: per host through EnOSlib's objects, and on the
-fabric between the hosts.
+"""Compilation of a link plan to commands, per host through EnOSlib's objects and for the fabric.
 
-Pure: nothing is run here. On the fabric, which is the bridge of a local run, a host's downlink is
-the queue of its port, and a shared bottleneck is an ifb device that the ports of its senders
-redirect to. Without a fabric, between real machines, downlinks and shared bottlenecks are on the
-hosts themselves, as far as they can be (`without_fabric`).
+Pure: nothing is run here. The fabric is the bridge of a local run. There, a host's downlink is the
+queue of its port, and a shared bottleneck is an ifb device to which the ports of its senders
+redirect. Between real machines there is no fabric: downlinks and shared bottlenecks are on the
+hosts themselves, as far as possible (`end_host_shaping`).
 """
 
 from __future__ import annotations
@@ -50,28 +49,30 @@ from laggard.network_emulation.links.netem.ingress_queue import (
 from laggard.network_emulation.loss_bursts import compute_gilbert_probabilities
 
 MAX_HOSTS = 9_900
+"""Largest number of hosts: tc reads a class number as hexadecimal digits, up to 4 of them."""
 SEGMENT_BELOW_MBPS = 1_000.0
+"""Rate up to which a device hands packets over one by one."""
 _FIRST_NUMBER = 11
+"""First class number of a destination; the root, uplink and default classes use smaller ones."""
 
 
 @dataclass(frozen=True)
 class LinkProgram:
-    """What to run where.
+    """Commands of a link plan, and where to run them.
 
     Attributes:
-        plan: the plan it makes true, in real units; every pair that takes a class of its own has a
-            constraint in it.
-        base_delays_ms: what the testbed itself takes one way, by pair, subtracted from that pair's
-            delay; 0 where missing.
+        plan: the plan in real units; every pair with a class of its own has a constraint in it.
+        base_delays_ms: one-way delay of the testbed itself, by pair; it is subtracted from the
+            pair's delay; a missing pair has 0.
         numbers: class number of each destination, the same on every host.
         hosts: every host by its name, with its addresses.
-        fan_out: how many constrained links leave each host.
-        links: EnOSlib's service holding every host's constraints.
-        sources: the same by host name.
-        intakes: how hosts shape what they receive, where there is no fabric to do so.
-        fabric_devices: lines for one `ip -batch -` between the hosts.
-        fabric_queues: lines for one `tc -batch -` between the hosts.
-        plain: only rates are ever asked for, which takes no netem.
+        fan_out: number of constrained links that leave each host.
+        links: EnOSlib's service with the constraints of every host.
+        sources: the same constraints by host name.
+        intakes: ingress shaper of each host, if there is no fabric.
+        fabric_devices: lines of one `ip -batch -` on the fabric.
+        fabric_queues: lines of one `tc -batch -` on the fabric.
+        plain: True if the links only ever have rates, which needs no netem.
     """
 
     plan: LinkPlan
@@ -87,19 +88,22 @@ class LinkProgram:
     plain: bool = False
 
     def in_tc_terms(self, pair: Pair, constraint: Constraint) -> LinkConstraint:
-        """One ordered pair's constraint as EnOSlib's extended object.
+        """Return the constraint of one ordered pair as EnOSlib's extended object.
 
         Raises:
-            EmulationError: the pair is not in the plan, or its delay is below the testbed's own.
+            EmulationError: if the pair is not in the plan, or its delay is below the testbed's
+                own.
         """
         src, dst = pair
         if src not in self.sources or dst not in self.numbers:
             raise EmulationError(
-                f"{src} to {dst} is not a link of this continuum; its plan names it or no event may"
+                f"{src} to {dst} is not a link of this continuum; an event can change only a link"
+                " of the plan"
             )
         source = self.sources[src]
         shared = next((each for each in source.shared if dst in each.receivers), None)
         limits = (constraint.rate_mbps, source.uplink_mbps, shared.rate_mbps if shared else None)
+        # A class may not exceed its parents, so its ceiling is the slowest limit on the host.
         rate_mbps = min((limit for limit in limits if limit is not None), default=None)
         parent, guaranteed = ROOT, ""
         if shared is not None and rate_mbps is not None:
@@ -134,7 +138,7 @@ class LinkProgram:
         )
 
     def removals(self) -> Mapping[str, tuple[Command, ...]]:
-        """Commands that take every host's queues, filters and devices away again, by host."""
+        """Return the commands that remove each host's queues, filters and devices, by host."""
         roots = {
             name: ("tc", "qdisc", "del", "dev", source.device, "root")
             for name, source in self.sources.items()
@@ -152,11 +156,11 @@ class LinkProgram:
         base_ms = self.base_delays_ms.get(pair, 0.0)
         if 0 < delay_ms < base_ms:
             rule = (
-                f"a delay is end to end, and this testbed itself takes {base_ms:.3g} ms one way"
-                " between them"
+                f"the requested end-to-end delay is shorter than the {base_ms:.3g} ms that this"
+                " testbed itself takes one way"
             )
             raise EmulationError(
-                f"{pair[0]} to {pair[1]}, {delay_ms:g} ms: {rule}; ask for at least that"
+                f"{pair[0]} to {pair[1]}, {delay_ms:g} ms: {rule}; request at least that delay"
             )
         return max(0.0, delay_ms - base_ms)
 
@@ -175,24 +179,25 @@ def compile_links(
 
     Args:
         plan: all links.
-        roles: EnOSlib's roles; hosts are found by the address they carry.
+        roles: EnOSlib's roles; hosts are found by their addresses.
         networks: EnOSlib's networks to consider; None for all.
-        ports: fabric-side device of each host, for downlinks and shared links; None where the hosts
-            have those themselves.
+        ports: fabric-side device of each host, for downlinks and shared links; None if the hosts
+            apply those themselves.
         base_delays_ms: one-way delay of the testbed itself, by pair, to subtract.
-        plain: for kernels without netem: queues in its place, which give rates only.
+        plain: True for kernels without netem: plain queues are used, which support rates only.
         unshaped_port: UDP port whose datagrams pass unshaped; 0 for none.
 
     Raises:
-        EmulationError: a host is missing from the roles, a delay is below the testbed's own, a port
-            is missing, a shared link cannot be had on the hosts, or something but a rate is asked
-            for where `plain`.
+        EmulationError: if a host is missing from the roles, a delay is below the testbed's own, a
+            port is missing, a shared link cannot be placed on the hosts, or a `plain` plan
+            contains more than rates.
     """
     if plain:
         _require_only_rates(plan)
     if len(plan.hosts) > MAX_HOSTS:
         raise EmulationError(
-            f"{len(plan.hosts)} hosts: tc numbers at most {MAX_HOSTS} classes of a device"
+            f"the plan has {len(plan.hosts)} hosts, but the netem backend supports at most"
+            f" {MAX_HOSTS}; use fewer hosts"
         )
     devices, queues = _plan_fabric(plan, ports) if ports is not None else ((), ())
     deployed = _Deployed(_by_address(roles, networks), networks)
@@ -220,10 +225,9 @@ def compile_links(
 def _require_only_rates(plan: LinkPlan) -> None:
     for (src, dst), constraint in plan.pairs.items():
         if not constraint.only_rate:
-            rule = "a delay, jitter or loss takes a kernel with netem, and none of these has it"
+            rule = "a delay, jitter or loss needs netem, which the kernels of these nodes lack"
             raise EmulationError(
-                f"{src} to {dst}: {rule}; load the module sch_netem on the nodes, or ask for rates"
-                " only"
+                f"{src} to {dst}: {rule}; load the module sch_netem on the nodes, or use rates only"
             )
 
 
@@ -235,15 +239,14 @@ class _Deployed:
     networks: Sequence[EnosNetwork] | None
 
     def find(self, host: Host) -> tuple[EnosHost, str]:
-        """A host of the continuum and its network device."""
+        """Return EnOSlib's object of a host and its network device."""
         found = self.by_address.get(host.address)
         devices = (
             [] if found is None else found.filter_interfaces(self.networks, include_unknown=False)
         )
         if found is None or not devices:
             raise EmulationError(
-                f"{host.name}: none of the deployed hosts carries its address"
-                f" {host.address or '(none)'}"
+                f"{host.name}: no deployed host has its address {host.address or '(none)'}"
             )
         return found, str(devices[0])
 
@@ -263,7 +266,7 @@ def _by_address(
 def _with_classes(
     plan: LinkPlan, shared: Mapping[str, Sequence[SharedClass]]
 ) -> Mapping[Pair, Constraint]:
-    """The constraints of the plan, and a neutral one for pairs that only a shared class is for."""
+    """Return the constraints of the plan, and a neutral one for pairs with only a shared class."""
     only = {
         (src, dst): Constraint()
         for src, classes in shared.items()
@@ -279,7 +282,10 @@ def _plan_sources(
     shared: Mapping[str, tuple[SharedClass, ...]],
     unshaped_port: int,
 ) -> dict[str, LinkSource]:
-    """A constraint-less source for every host that sends through a constraint or an uplink."""
+    """Return a source without constraints for every host that sends through one.
+
+    Hosts with an uplink have one too.
+    """
     sending = {src for src, _ in plan.pairs} | {
         name for name, link in plan.access.items() if link.up_mbps is not None
     }
@@ -301,6 +307,7 @@ def _plan_source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
     lossy = any(
         constraint.loss_percent for (src, _), constraint in plan.pairs.items() if src == host.name
     )
+    # A batch of 64 KiB takes 0.5 ms at 1 Gbit/s; above that rate, lossless links keep batches.
     slow = any(rate is None or rate <= SEGMENT_BELOW_MBPS for rate in rates)
     uplink_mbps = access.up_mbps if access else None
     return LinkSource(
@@ -314,12 +321,10 @@ def _plan_source(plan: LinkPlan, host: Host, deployed: _Deployed) -> LinkSource:
 def _on_hosts(
     plan: LinkPlan, deployed: _Deployed, unshaped_port: int
 ) -> tuple[dict[str, tuple[SharedClass, ...]], dict[str, IngressShaper]]:
-    """Downlinks and shared links without a fabric: what hosts add to what they send, and what they
-    do to what they receive.
-    """
+    """Return egress classes and ingress shapers of hosts, for networks without a fabric."""
     for name, reason in impossible_links(plan).items():
         raise EmulationError(
-            f"{name} of heterogeneity.yaml: {reason}; leave it out, or run --on local"
+            f"{name} of heterogeneity.yaml: {reason}; remove the entry, or run with --on local"
         )
     return _shared_classes(plan), _plan_ingress_shapers(plan, deployed, unshaped_port)
 
@@ -366,8 +371,9 @@ def _plan_ingress_shapers(
 def _plan_fabric(
     plan: LinkPlan, ports: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Downlinks and shared links, between the hosts. Nothing there changes while a run goes on, so
-    netem serialises.
+    """Return device and queue commands of downlinks and shared links on the fabric.
+
+    Nothing there changes during a run, so netem's own rate can serialize.
     """
     devices: list[str] = []
     queues: list[str] = []
@@ -385,6 +391,7 @@ def _plan_fabric(
         queues.append(_build_bottleneck_command(device, link.rate_mbps))
         for src, dst in sorted(link.pairs):
             port = _get_port(src, ports)
+            # A port has one ingress queue for all its redirections.
             if port not in redirecting:
                 queues.append(f"tc qdisc add dev {port} ingress")
                 redirecting.add(port)
@@ -409,9 +416,9 @@ def _build_bottleneck_command(device: str, rate_mbps: float) -> str:
 
 def _get_port(host: str, ports: Mapping[str, str]) -> str:
     if host not in ports:
-        fix = "use links: userspace, or drop downlinks and shared links from heterogeneity.yaml"
+        fix = "use `links: userspace`, or remove downlinks and shared links from the scenario"
         raise EmulationError(
-            f"{host}: downlinks and shared links need its port on the fabric, which is unknown;"
-            f" {fix}"
+            f"{host}: downlinks and shared links need the host's port on the fabric, which is"
+            f" unknown; {fix}"
         )
     return ports[host]

@@ -1,4 +1,4 @@
-"""Starts the emulator process and steers it."""
+"""Controller of the userspace emulator: starts the process and sends it changes."""
 
 from __future__ import annotations
 
@@ -43,17 +43,25 @@ PREFIX_LENGTH = 16
 PREFIX_LENGTH6 = 64
 MTU_BYTES = 1500
 _QUEUE_FRAMES = 1000
+"""Frames that a host's device may queue towards the emulator."""
 _ANSWER_S = 30.0
+"""Real seconds to wait for the emulator's answer."""
 _UNDILATED = Dilation()
 _IFA_F_NODAD = 0x02
+"""Flag of an IPv6 address that is used at once, without a search for duplicates."""
 _NO_ADDRESSES = "1"
+"""Value of `addr_gen_mode` that disables generated link-local addresses."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Discarded:
-    """Frames that no link carried: to no known host, neither IPv4 nor IPv6, and refused by the
-    receiver's device.
+    """Frames that no link carried.
+
+    Attributes:
+        unrouted: frames to an unknown host.
+        unknown: frames that are neither IPv4 nor IPv6.
+        undelivered: frames that the receiver's device refused.
     """
 
     unrouted: int
@@ -65,9 +73,9 @@ class UserspaceBackend:
     """All links of a continuum in one emulator process (a `LinkBackend`).
 
     Attributes:
-        realtime: whether the emulator has real-time priority; without it, links are less exact.
-        pid: the emulator process, a child of this one that dies with it.
-        tcp: what the hosts' TCP was set to.
+        realtime: True if the emulator has real-time priority; without it, links are less exact.
+        pid: the emulator process, a child that ends with this process.
+        tcp: TCP settings of the hosts.
     """
 
     name = "userspace"
@@ -105,12 +113,12 @@ class UserspaceBackend:
         Args:
             plan: the links in real (dilated) units; hosts carry their addresses.
             namespaces: network namespace of every host, by name.
-            dilation: of the run, for the hosts' TCP.
-            seed: of losses and jitter.
+            dilation: dilation of the run, for the hosts' TCP.
+            seed: seed of losses and jitter.
 
         Raises:
-            PrerequisiteError: no access to the TUN driver.
-            EmulationError: a device could not be made or set up.
+            PrerequisiteError: if the TUN driver is not accessible.
+            EmulationError: if a device could not be created or set up.
         """
         topology = build_topology(plan)
         tally = EmulatorCounters(len(topology.pairs))
@@ -137,21 +145,23 @@ class UserspaceBackend:
         return backend
 
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
-        """Give links new constraints while traffic flows (see `LinkBackend.change`).
+        """Change the constraints of links while traffic flows (see `LinkBackend.change`).
 
-        Packets in the delay line keep their delay and order; packets still queued are served at the
-        new rate.
+        Packets in the delay line keep their delay and order. Packets still in a queue are served
+        at the new rate.
 
         Raises:
-            EmulationError: an unknown pair, or the emulator is gone.
+            EmulationError: if a pair is unknown, or the emulator has exited.
         """
         unknown = [pair for pair in changes if pair not in self._indices]
         if unknown:
             raise EmulationError(
-                f"no link from {unknown[0][0]} to {unknown[0][1]}: both must be hosts of the plan"
+                f"there is no link from {unknown[0][0]} to {unknown[0][1]}: both must be hosts of"
+                " the plan"
             )
         self._constraints.update(changes)
         lossy = lossy_senders(self._constraints)
+        # Only hosts that become lossy, or stop being so, change their segmentation.
         segmentation = tuple(
             (self._hosts[host], host not in lossy) for host in sorted(lossy ^ self._lossy)
         )
@@ -162,13 +172,13 @@ class UserspaceBackend:
             control.send_message(self._end, control.Change(constraints, segmentation))
             changed = _receive_answer(self._end)
         except OSError as error:
-            raise EmulationError(f"the link emulator does not answer: {error}") from error
+            raise EmulationError(f"the connection to the link emulator failed: {error}") from error
         assert isinstance(changed, control.Changed)
         self._lossy = lossy
         return changed.effective_ns
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
-        """What every ordered pair of hosts has carried, constrained or not."""
+        """Return the traffic of every ordered pair of hosts, constrained or not."""
         counts = list(self._tally.counts)
         return {
             pair: LinkCounters(counts[at + BYTES], counts[at + PACKETS], counts[at + DROPPED])
@@ -176,23 +186,24 @@ class UserspaceBackend:
         }
 
     def discarded(self) -> Discarded:
-        """Frames that no link carried."""
+        """Return the number of frames that no link carried."""
         gauges = self._tally.gauges
         return Discarded(gauges[UNROUTED], gauges[UNKNOWN], gauges[UNDELIVERED])
 
     def lateness_ms(self) -> float:
-        """How late the emulator sent a packet at worst so far, in real milliseconds."""
+        """Return the emulator's worst lateness so far, in real milliseconds."""
         return self._tally.gauges[WORST_LATE_NS] / 1e6
 
     def lateness_quantile_ms(self, quantile: float) -> float | None:
-        """An upper bound, within a factor of two, of a quantile (0 to 1) of how late packets were
-        sent; None before any.
+        """Return a quantile (0 to 1) of the packets' lateness; None before the first packet.
+
+        The value is an upper bound within a factor of two.
         """
         late_ns = self._tally.late_ns(quantile)
         return None if late_ns is None else late_ns / 1e6
 
     def health(self) -> LinkHealth:
-        """See `LinkBackend.health`."""
+        """Return the values that can be monitored; see `LinkBackend.health`."""
         counts = self._tally.counts
         carried = {
             pair: counts[self._indices[pair] * TALLY_FIELDS + BYTES] for pair in self._constraints
@@ -200,10 +211,11 @@ class UserspaceBackend:
         return LinkHealth(tuple(self._tally.lateness), self._tally.gauges[UNDELIVERED], carried)
 
     def check_alive(self) -> None:
-        """See `LinkBackend.check_alive`."""
+        """Raise an error if the emulator has exited; see `LinkBackend.check_alive`."""
         if not companion_is_alive(self.pid):
             raise EmulationError(
-                f"the link emulator (process {self.pid}) is gone, and with it every link"
+                f"the link emulator (process {self.pid}) has exited, and all links with it; see its"
+                " error output on stderr"
             )
 
     def close(self) -> None:
@@ -254,13 +266,14 @@ def _set_up_device(namespace: Path, host: Host) -> None:
     except (NetlinkError, ValueError, OSError) as error:
         given = " and ".join((host.address, *host.ipv6))
         raise EmulationError(
-            f"{DEVICE} in {namespace} could not get the address {given}: {error}"
+            f"cannot assign the address {given} to {DEVICE} in {namespace}: {error}"
         ) from error
 
 
 def _let_ipv6(*, wanted: bool) -> None:
-    """IPv6 with the addresses that are given and no others: a link-local one would be tried out and
-    advertised across the links.
+    """Enable or disable IPv6 on the device, without addresses that the kernel generates.
+
+    A link-local address would be probed and advertised across the links.
     """
     settings = Path("/proc/sys/net/ipv6/conf", DEVICE)
     if settings.is_dir():

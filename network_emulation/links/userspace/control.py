@@ -1,8 +1,7 @@
-"""The small protocol between the emulator and its caller: length-prefixed pickles over a Unix
-socket pair.
+"""Protocol between the emulator and its caller: length-prefixed pickles over a socket pair.
 
-    caller -> emulator   Change, answered by Changed; the end of the stream is the order to stop
-    emulator -> caller   Ready once all devices exist, or a LaggardError; Changed
+    caller -> emulator   Change, answered by Changed; the end of the stream stops the emulator
+    emulator -> caller   EmulatorReady once all devices exist, or a PackedError; Changed
 
 Counters and lateness need no message: they are in shared memory.
 """
@@ -24,14 +23,23 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class EmulatorReady:
-    """All devices exist; `realtime` tells whether the emulator has real-time priority."""
+    """Report that all devices exist.
+
+    Attributes:
+        realtime: True if the emulator has real-time priority.
+    """
 
     realtime: bool
 
 
 @dataclass(frozen=True)
 class Change:
-    """New constraints by route index, and by host index whether it may send super-packets."""
+    """Request to change links.
+
+    Attributes:
+        constraints: route index and new constraint of every changed link.
+        segmentation: host index, and True if the host may send super-packets.
+    """
 
     constraints: tuple[tuple[int, Constraint], ...]
     segmentation: tuple[tuple[int, bool], ...] = ()
@@ -39,7 +47,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Changed:
-    """A change has been in effect since `effective_ns` on CLOCK_MONOTONIC."""
+    """Report that a change has taken effect.
+
+    Attributes:
+        effective_ns: CLOCK_MONOTONIC nanoseconds of the change.
+    """
 
     effective_ns: int
 
@@ -48,35 +60,35 @@ Message = EmulatorReady | Change | Changed | PackedError
 
 
 def send_message(end: socket.socket, message: Message) -> None:
-    """Send a message; blocks until it is on its way."""
+    """Send a message; blocks until the socket has accepted all of it."""
     payload = pickle.dumps(message)
     end.sendall(_LENGTH.pack(len(payload)) + payload)
 
 
 def receive_message(end: socket.socket) -> Message:
-    """Wait for a message.
+    """Wait for a message and return it.
 
     Raises:
-        EmulationError: the other side is gone.
+        EmulationError: if the other side has exited.
     """
     inbox = Inbox()
     while True:
         chunk = end.recv(_CHUNK)
         if not chunk:
-            raise EmulationError("the link emulator died; its output on stderr says why")
+            raise EmulationError("the link emulator has exited; see its error output on stderr")
         messages = inbox.feed(chunk)
         if messages:
             return messages[0]
 
 
 class Inbox:
-    """Puts messages together from the chunks in which they arrive."""
+    """Reassembly of messages from the chunks in which they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """Take a chunk; returns the messages that it completes."""
+        """Add a chunk and return the messages that it completes."""
         self._buffer += chunk
         messages: list[Message] = []
         while len(self._buffer) >= _LENGTH.size:
@@ -84,7 +96,7 @@ class Inbox:
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            # From our own fork.
+            # The pickles come from our own fork, so loading them is safe.
             messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))  # noqa: S301
             del self._buffer[:end]
         return messages

@@ -1,5 +1,6 @@
-"""Counters and lateness of the emulator, in memory that it shares with its caller: reading them
-costs it nothing.
+"""Counters and lateness of the emulator, in memory that it shares with its caller.
+
+Reading them costs the emulator nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ _WORD = 8
 
 
 class EmulatorCounters:
-    """Shared 64-bit counters; made before the fork, written by the emulator, read by both.
+    """Shared 64-bit counters: created before the fork, written by the emulator, read by both.
 
     Attributes:
-        counts: `TALLY_FIELDS` per route.
-        gauges: frames to no known host, frames that are neither IPv4 nor IPv6, frames that a device
-            refused, and the worst lateness in ns.
+        counts: `TALLY_FIELDS` counters per route.
+        gauges: frames to unknown hosts, frames that are neither IPv4 nor IPv6, frames that a
+            device refused, and the worst lateness in ns.
         lateness: packets by the bit length of their lateness in ns.
     """
 
@@ -32,19 +33,20 @@ class EmulatorCounters:
         self.lateness = view[routes * TALLY_FIELDS + _GAUGES :]
 
     def note_late(self, late_ns: int) -> None:
-        """Note that a packet left `late_ns` after it was due."""
+        """Record that a packet left `late_ns` after it was due."""
         self.lateness[min(late_ns.bit_length(), _BUCKETS - 1)] += 1
         self.gauges[WORST_LATE_NS] = max(self.gauges[WORST_LATE_NS], late_ns)
 
     def late_ns(self, quantile: float) -> float | None:
-        """An upper bound, within a factor of two, of that quantile of the lateness; None before any
-        packet.
+        """Return a quantile of the lateness in ns; None before the first packet.
+
+        The value is an upper bound within a factor of two.
         """
         return quantile_of(list(self.lateness), quantile)
 
 
 def quantile_of(counts: list[int], quantile: float) -> float | None:
-    """Upper edge of the power-of-two bucket that holds a quantile; None for no counts."""
+    """Return the upper edge of the power-of-two bucket of a quantile; None without counts."""
     total = sum(counts)
     seen = 0
     for bits, count in enumerate(counts):

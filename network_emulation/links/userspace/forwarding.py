@@ -1,6 +1,4 @@
-"""The loop that moves frames between the hosts' devices as the model says: the life of the emulator
-process.
-"""
+"""Forwarding loop of the emulator process: moves frames between devices as the model says."""
 
 from __future__ import annotations
 
@@ -30,10 +28,11 @@ from laggard.network_emulation.links.userspace.tun import open_tun, set_segmenta
 from laggard.network_emulation.realtime import become_punctual
 
 PRIORITY = 50
-"""Real-time priority of the emulator: above anything that a run starts."""
+"""Real-time priority of the emulator, above that of all other processes of a run."""
 
 _FRAME_BYTES = (1 << 16) + frame.VNET_HEADER_BYTES
 _FRAMES_PER_TURN = 16
+"""Frames read from one device before the other devices get their turn."""
 
 
 def run_emulator(
@@ -44,18 +43,18 @@ def run_emulator(
     tally: EmulatorCounters,
     seed: int,
 ) -> int:
-    """Be the emulator: open the devices, report, forward until the caller closes its end.
+    """Run the emulator: open the devices, report, and forward until the caller disconnects.
 
     Args:
         end: this side of the control channel.
-        namespaces: of the hosts, in order.
-        addresses: of the hosts, in the same order, IPv4 and IPv6.
-        topology: routes between them.
+        namespaces: namespaces of the hosts, in order.
+        addresses: IPv4 and IPv6 addresses of the hosts, in the same order.
+        topology: routes between the hosts.
         tally: shared counters.
-        seed: of losses and jitter.
+        seed: seed of losses and jitter.
 
     Returns:
-        The process's exit status.
+        Exit status of the process.
     """
     os.setsid()
     _close_all_but(end.fileno())
@@ -74,8 +73,9 @@ def run_emulator(
 
 
 def _close_all_but(kept: int) -> None:
-    """Close what the fork inherited, so that nobody waits for the end of a stream that only the
-    emulator holds.
+    """Close all inherited descriptors except one.
+
+    Otherwise a reader would wait for the end of a stream that only the emulator holds open.
     """
     for entry in list(Path("/proc/self/fd").iterdir()):
         descriptor = int(entry.name)
@@ -85,7 +85,7 @@ def _close_all_but(kept: int) -> None:
 
 
 class Forwarder:
-    """Reads frames from devices, asks the model, writes them to devices."""
+    """Loop that reads frames from devices, asks the model and writes them to devices."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Forwarder:
         self._open = True
         self._devices = list(devices)
         self._tally = tally
-        # Losses, not secrets.
+        # The generator draws losses and jitter, not secrets.
         self._model = LinkModel(tally.counts, random.Random(seed))  # noqa: S311
         self._routes = [topology.routes[pair] for pair in topology.pairs]
         self._tables = dict(zip(devices, _route_tables(addresses, self._routes), strict=True))
@@ -112,6 +112,7 @@ class Forwarder:
 
     def run(self) -> None:
         """Forward until the control channel closes."""
+        # Local names save attribute look-ups in the loop.
         poll, timer, model, tables = self._poll, self._timer, self._model, self._tables
         now = time.monotonic_ns
         control_descriptor = self._end.fileno()
@@ -140,8 +141,8 @@ class Forwarder:
             except BlockingIOError:
                 return
             except OSError:
-                # The namespace is gone: a run is being torn down. What is still sent there counts
-                # as undelivered.
+                # The namespace has been removed, because the run is ending. Frames still sent there
+                # count as undelivered.
                 self._poll.unregister(device)
                 return
             address = destination(data)
@@ -150,6 +151,7 @@ class Forwarder:
                 self._tally.gauges[UNROUTED if address else UNKNOWN] += 1
                 continue
             packet = Packet(data, *weigh(data))
+            # Fast path: nothing constrains the route, so the packet needs no events.
             if route.direct:
                 model.count(route, packet)
                 self._write(route, packet)
@@ -171,8 +173,7 @@ class Forwarder:
         try:
             os.write(self._devices[route.port], packet.frame)
         except OSError:
-            # A device that is down or gone takes nothing, as a real one would not; it is counted
-            # and shown.
+            # Like a real device, one that is down or removed loses the frame; it is counted.
             self._tally.gauges[UNDELIVERED] += 1
 
     def _obey(self) -> None:
@@ -183,6 +184,7 @@ class Forwarder:
                 self._change(message)
 
     def _change(self, change: control.Change) -> None:
+        # Packets that are due now still leave under the old constraints.
         self._deliver(time.monotonic_ns())
         for host, wanted in change.segmentation:
             set_segmentation_offload(self._devices[host], wanted)
@@ -195,8 +197,9 @@ class Forwarder:
 def _route_tables(
     addresses: Sequence[Sequence[str]], routes: Sequence[Route]
 ) -> list[dict[bytes, Route]]:
-    """By sender: the route to each destination address, as it stands in a frame. Routes are ordered
-    by sender, then receiver.
+    """Return, for each sender, the route to each destination address in packed form.
+
+    Routes are ordered by sender, then receiver.
     """
     peers = len(addresses) - 1
     packed = [[ipaddress.ip_address(address).packed for address in own] for own in addresses]

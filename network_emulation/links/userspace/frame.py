@@ -1,9 +1,8 @@
-"""Frames as a TUN device with a virtio header hands them over: what they weigh on the wire and
-where they go.
+"""Frames of a TUN device with a virtio header: their size on the wire and their destination.
 
-A frame is `struct virtio_net_hdr` (10 bytes, host byte order) and an IP packet, which may be a
-super-packet of up to 64 KiB that stands for many segments (generic segmentation offload). On the
-wire each segment has headers of its own; netem and HTB on an Ethernet device count those,
+A frame is a `struct virtio_net_hdr` (10 bytes, host byte order) and an IP packet. The packet may
+be a super-packet of up to 64 KiB that stands for many segments (generic segmentation offload). On
+the wire each segment has its own headers. On an Ethernet device, netem and HTB count those,
 Ethernet's included (`qdisc_pkt_len_init` in Linux), and so does `measure_frame`.
 """
 
@@ -17,7 +16,7 @@ _DESTINATION_4 = slice(_IP + 16, _IP + 20)
 _DESTINATION_6 = slice(_IP + 24, _IP + 40)
 
 PLAIN_BYTES = ETHERNET_BYTES - VNET_HEADER_BYTES
-"""What a frame that is no super-packet weighs more on the wire than in memory."""
+"""Difference between wire size and memory size of a frame that is not a super-packet."""
 
 _SEGMENTATION_TYPE = 1
 _SEGMENT_SIZE = slice(4, 6)
@@ -26,8 +25,9 @@ _TCP_DATA_OFFSET = 12
 
 
 def parse_destination(frame: bytes) -> bytes:
-    """The destination address as it stands in the frame, 4 or 16 bytes; empty where there is no
-    complete IPv4 or IPv6 header.
+    """Return the packed destination address of a frame, 4 or 16 bytes.
+
+    It is empty if the frame has no complete IPv4 or IPv6 header.
     """
     size = len(frame)
     if size < _IP + 20:
@@ -39,10 +39,10 @@ def parse_destination(frame: bytes) -> bytes:
 
 
 def measure_frame(frame: bytes) -> tuple[int, int, int]:
-    """Bytes on the wire, bytes of the first segment, and number of segments of a frame.
+    """Return bytes on the wire, bytes of the first segment, and number of segments of a frame.
 
-    The virtio header's own `hdr_len` is only a hint (Linux fills in what happens to be linear), so
-    the header length comes from where TCP starts and its data offset.
+    The virtio header's `hdr_len` is only a hint (Linux stores the length of its linear part), so
+    the header length is computed from the start of TCP and its data offset.
     """
     if not frame[_SEGMENTATION_TYPE]:
         size = len(frame) + PLAIN_BYTES
@@ -51,6 +51,7 @@ def measure_frame(frame: bytes) -> tuple[int, int, int]:
     headers = tcp + (frame[_IP + tcp + _TCP_DATA_OFFSET] >> 4) * 4
     segment = int.from_bytes(frame[_SEGMENT_SIZE], "little") or 1
     payload = len(frame) - _IP - headers
+    # The division rounds up: the last segment may be short.
     segments = max(1, -(-payload // segment))
     wire = payload + segments * (headers + ETHERNET_BYTES)
     return wire, min(wire, segment + headers + ETHERNET_BYTES), segments

@@ -1,19 +1,19 @@
-"""The model of the emulated links: sizes and times in, departure times out. No I/O and no clock of
-its own.
+"""Model of the emulated links: sizes and times in, departure times out (no I/O, no clock).
 
 A `Stage` is a bounded first-in-first-out queue served at a rate. A `Route` (one ordered pair of
 hosts) crosses stages in series and then a delay line. Times are nanoseconds on any one clock.
 
-Because a stage is always busy from now until it is empty, the departure of a packet is known on its
-arrival (Lindley's recursion): start = max(arrival, end of the one before), end = start + size /
-rate. So a packet costs one event per stage, and a new rate just stretches or shrinks what lies
+A stage is always busy from now until it is empty, so the departure of a packet is known on its
+arrival (Lindley's recursion): start = max(arrival, end of the previous packet), end = start + size
+/ rate. So a packet costs one event per stage, and a new rate only stretches or shrinks the time
 between now and the end of the backlog.
 
-Super-packets (many segments in one frame) do not wait at a stage until all of them has passed the
-one before. A stage hands over when the first segment leaves it, and serves the whole at its own
-rate, but is not done before the last segment, which arrives at time w, has passed: end = max(start
-+ size / rate, w + segment / rate). So the last byte arrives when it would if segments travelled
-alone, while the stage's capacity stays free for others when the stage before is the slower one.
+A super-packet (many segments in one frame) does not wait at a stage until all of it has passed the
+previous stage. A stage hands it over when its first segment leaves, and serves the whole at its
+own rate. It is not done before the last segment, which arrives at time w, has passed: end =
+max(start + size / rate, w + segment / rate). So the last byte arrives when it would if the
+segments traveled alone. The stage's capacity stays free for others when the previous stage is the
+slower one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from laggard.network_emulation.loss_bursts import compute_gilbert_probabilities
 BYTES, PACKETS, DROPPED = 0, 1, 2
 TALLY_FIELDS = 3
 _BITS_NS = 8000.0
+"""Nanoseconds that a byte takes at 1 Mbit/s."""
 _DELIVER = -1
+"""Step of an event that delivers a packet to its destination."""
 
 
 class Counts(Protocol):
@@ -42,9 +44,7 @@ class Counts(Protocol):
 
 
 class Stage:
-    """A queue of at most `limit_bytes` of backlog served at `rate_mbps` (None: as fast as the
-    machine).
-    """
+    """Queue of at most `limit_bytes` of backlog, served at `rate_mbps`; None is unlimited."""
 
     __slots__ = ("busy_until_ns", "limit_bytes", "ns_per_byte")
 
@@ -54,7 +54,10 @@ class Stage:
         self.busy_until_ns = 0.0
 
     def admits(self, size: int, now_ns: float) -> bool:
-        """Whether a packet of `size` bytes that arrives now is queued; an empty queue takes any."""
+        """Return True if a packet of `size` bytes that arrives now is queued.
+
+        An empty queue accepts a packet of any size.
+        """
         backlog_ns = self.busy_until_ns - now_ns
         return (
             backlog_ns <= 0
@@ -63,18 +66,18 @@ class Stage:
 
 
 def ns_per_byte(rate_mbps: float | None) -> float:
-    """Nanoseconds that a byte takes at a rate in Mbit/s; 0 for no rate."""
+    """Return the nanoseconds that a byte takes at a rate in Mbit/s; 0 for no rate."""
     return 0.0 if rate_mbps is None else _BITS_NS / rate_mbps
 
 
 class Route:
-    """What packets from one host to another go through.
+    """Path of packets from one host to another.
 
     Args:
-        index: its place in the tally.
-        port: what the caller delivers to.
-        stages: in the order they are crossed; `own` is one of them.
-        own: the stage of this pair alone, whose rate `LinkModel.constrain` sets.
+        index: position in the counters.
+        port: destination that the caller delivers to.
+        stages: stages in the order they are crossed; `own` is one of them.
+        own: stage of this pair alone, whose rate `LinkModel.constrain` sets.
     """
 
     __slots__ = (
@@ -107,7 +110,7 @@ class Route:
         self.direct = False
 
     def is_free(self) -> bool:
-        """Whether nothing holds packets up here."""
+        """Return True if nothing on this route delays or drops packets."""
         return not (
             self.delay_ns
             or self.jitter_ns
@@ -117,7 +120,7 @@ class Route:
 
 
 class Packet(NamedTuple):
-    """A frame and its weight: bytes on the wire, bytes of its first segment, number of segments."""
+    """Frame with its bytes on the wire, bytes of its first segment, and number of segments."""
 
     frame: bytes
     size: int
@@ -126,9 +129,9 @@ class Packet(NamedTuple):
 
 
 class _Event:
-    """A packet that reaches its next stage, or its destination (`step` is -1), at `time_ns`.
+    """Arrival of a packet at its next stage, or at its destination (`step` is -1), at `time_ns`.
 
-    It left `stage` altogether at `end_ns`, and had reached it altogether at `whole_ns`.
+    Its last segment left `stage` at `end_ns`, and reached it at `whole_ns`.
     """
 
     __slots__ = ("end_ns", "order", "packet", "route", "stage", "step", "time_ns", "whole_ns")
@@ -161,9 +164,9 @@ class LinkModel:
     """All queues and delay lines of a continuum.
 
     Args:
-        tally: counts, `TALLY_FIELDS` per route (bytes and packets delivered, packets dropped), at
-            `route.index`.
-        chance: source of loss and jitter.
+        tally: counters, `TALLY_FIELDS` per route at `route.index` (bytes and packets delivered,
+            packets dropped).
+        chance: random generator of losses and jitter.
     """
 
     def __init__(self, tally: Counts, chance: random.Random) -> None:
@@ -173,14 +176,14 @@ class LinkModel:
         self._order = 0
 
     def next_ns(self) -> float:
-        """When something happens next; infinity when nothing is under way."""
+        """Return the time of the next event; infinity if no packet is under way."""
         return self._events[0][0] if self._events else math.inf
 
     def enter(self, route: Route, packet: Packet, now_ns: float) -> bool:
-        """A packet sets out. Call `advance(now_ns)` first.
+        """Send a packet on its way; call `advance(now_ns)` first.
 
         Returns:
-            Whether it is already there and the caller has to deliver it now.
+            True if it has arrived already and the caller must deliver it now.
         """
         if route.loss and self._loses(route):
             self._drop(route, packet)
@@ -196,10 +199,10 @@ class LinkModel:
         return False
 
     def advance(self, now_ns: float) -> list[tuple[float, Route, Packet]]:
-        """Let time pass until `now_ns`.
+        """Advance the time to `now_ns`.
 
         Returns:
-            What arrived, in order: when it was due, on which route, and the packet.
+            Arrived packets in order: time at which each was due, its route, and the packet.
         """
         arrived: list[tuple[float, Route, Packet]] = []
         events = self._events
@@ -217,23 +220,23 @@ class LinkModel:
     def constrain(
         self, route: Route, constraint: Constraint, limit_bytes: float, now_ns: float
     ) -> None:
-        """Give a route another constraint; packets under way keep their delay, and those still
-        queued get the new rate.
+        """Change the constraint of a route.
+
+        Packets in the delay line keep their delay; packets still in a queue get the new rate.
         """
         route.delay_ns = constraint.delay_ms * 1e6
         route.jitter_ns = constraint.jitter_ms * 1e6
         route.offsets = build_offset_table(constraint.distribution)
         route.loss = constraint.loss_percent / 100.0
         bursts = compute_gilbert_probabilities(route.loss, constraint.burst_packets)
+        # A route whose loss or burst changes begins in the good state.
         route.losing = route.losing and bursts == route.bursts
         route.bursts = bursts
         self._change_rate(route.own, ns_per_byte(constraint.rate_mbps), limit_bytes, now_ns)
         route.direct = route.is_free() and route.last_due_ns <= now_ns
 
     def count(self, route: Route, packet: Packet) -> None:
-        """Note a delivery; the caller does so for what it delivers on a `direct` route without
-        asking.
-        """
+        """Count a delivery; for a `direct` route, the caller counts its own deliveries."""
         at = route.index * TALLY_FIELDS
         self._tally[at + BYTES] += packet.size
         self._tally[at + PACKETS] += packet.segments
@@ -252,8 +255,9 @@ class LinkModel:
     def _serve(
         self, route: Route, step: int, packet: Packet, now_ns: float, whole_ns: float
     ) -> _Event | None:
-        """The next event of a packet that reaches a stage now, its last segment at `whole_ns`; None
-        when that stage is full.
+        """Return the next event of a packet that reaches a stage now; None if the stage is full.
+
+        The packet's last segment reaches the stage at `whole_ns`.
         """
         step = _next_limited(route.stages, step)
         self._order += 1
@@ -276,6 +280,7 @@ class LinkModel:
         first_ns = packet.first * stage.ns_per_byte
         stage.busy_until_ns = start_ns + packet.size * stage.ns_per_byte
         end_ns = max(stage.busy_until_ns, whole_ns + first_ns)
+        # The next stage may begin after the first segment; the whole packet leaves at `end_ns`.
         following = _next_limited(route.stages, step + 1)
         if following < len(route.stages):
             return _Event(
@@ -298,6 +303,7 @@ class LinkModel:
             table, chance = route.offsets, self._random()
             offset = table[int(chance * len(table))] if table else 2.0 * chance - 1.0
             delay_ns = max(0.0, delay_ns + route.jitter_ns * offset)
+        # Packets of a route never overtake each other, like those of a netem with a rate.
         due_ns = max(end_ns + delay_ns, route.last_due_ns)
         route.last_due_ns = due_ns
         return due_ns
@@ -306,7 +312,9 @@ class LinkModel:
         old, stage.ns_per_byte, stage.limit_bytes = stage.ns_per_byte, new, limit_bytes
         if old == new or stage.busy_until_ns <= now_ns:
             return
+        # An unlimited stage is never busy, so `old` is not 0 here.
         stage.busy_until_ns = now_ns + (stage.busy_until_ns - now_ns) * new / old
+        # In order of arrival, so that packets of a route keep their order after the change.
         moved = sorted((event for _, _, event in self._events), key=lambda event: event.order)
         for route in {event.route for event in moved if event.step == _DELIVER}:
             route.last_due_ns = 0.0

@@ -1,4 +1,4 @@
-"""A link plan as queues: which stages the packets of each ordered pair of hosts cross."""
+"""Topology of the emulator: the queues that packets of each ordered pair of hosts cross."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ QUEUE_BYTES = QUEUE_PACKETS * PACKET_BYTES
 
 @dataclass(frozen=True)
 class Topology:
-    """The routes of a plan.
+    """Routes of a plan.
 
     Attributes:
-        routes: for every ordered pair of hosts; `Route.port` is the receiver's position among the
-            hosts, `Route.index` the pair's position in `pairs`.
+        routes: route of every ordered pair of hosts. `Route.port` is the receiver's position among
+            the hosts, `Route.index` the pair's position in `pairs`.
         pairs: every ordered pair of hosts, senders in the plan's order.
     """
 
@@ -33,14 +33,15 @@ class Topology:
 
 
 def ordered_pairs(plan: LinkPlan) -> tuple[Pair, ...]:
-    """Every ordered pair of different hosts of a plan."""
+    """Return every ordered pair of different hosts of a plan."""
     names = [host.name for host in plan.hosts]
     return tuple((src, dst) for src in names for dst in names if src != dst)
 
 
 def build_topology(plan: LinkPlan) -> Topology:
-    """Queues for every ordered pair of a plan, without constraints of their own yet:
-    `LinkModel.constrain` gives them those.
+    """Return queues for every ordered pair of a plan.
+
+    The pairs have no constraints of their own yet; `LinkModel.constrain` sets them.
     """
     pairs = ordered_pairs(plan)
     port = {host.name: i for i, host in enumerate(plan.hosts)}
@@ -63,6 +64,7 @@ def build_topology(plan: LinkPlan) -> Topology:
     routes: dict[Pair, Route] = {}
     for index, (src, dst) in enumerate(pairs):
         own = Stage(None)
+        # The order in which packets cross the stages is part of the model (see the package).
         crossed = (up.get(src), own, shared.get((src, dst)), down.get(dst))
         routes[src, dst] = Route(
             index, port[dst], [stage for stage in crossed if stage is not None], own
@@ -71,8 +73,9 @@ def build_topology(plan: LinkPlan) -> Topology:
 
 
 def lossy_senders(constraints: Mapping[Pair, Constraint]) -> frozenset[str]:
-    """Hosts that send over a link that loses packets: their frames must not be super-packets, or
-    losses come in bursts.
+    """Return the hosts that send over a link that loses packets.
+
+    They must not send super-packets, because a lost one would be a burst of losses.
     """
     return frozenset(
         src for (src, _), constraint in constraints.items() if constraint.loss_percent > 0

@@ -1,8 +1,8 @@
-"""One TUN device in a host's network namespace (Linux Documentation/networking/tuntap.rst).
+"""TUN device in a host's network namespace (Linux Documentation/networking/tuntap.rst).
 
-With a virtio header and segmentation offload the kernel hands over up to 64 KiB of a TCP stream in
-one read and takes them back in one write: 6 Gbit/s with half a core instead of 2.4 with a whole
-one.
+With a virtio header and segmentation offload, the kernel hands over up to 64 KiB of a TCP stream
+in one read and accepts them in one write. That gives 6 Gbit/s with half a core, instead of 2.4
+Gbit/s with a whole one.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ _TUN_F_TSO6 = 0x04
 
 
 def open_tun(namespace: Path) -> int:
-    """Create `eth0` in a namespace; it lasts as long as the returned descriptor is open
-    (non-blocking).
+    """Create `eth0` in a namespace and return its non-blocking descriptor.
+
+    The device exists as long as the descriptor is open.
 
     Raises:
-        PrerequisiteError: there is no access to the TUN driver.
-        EmulationError: the namespace cannot be entered or has an `eth0` already.
+        PrerequisiteError: if the TUN driver is not accessible.
+        EmulationError: if the namespace cannot be entered or has an `eth0` already.
     """
     try:
         with inside_network(namespace):
             return _open_here()
     except OSError as error:
         if error.filename == str(CLONE_DEVICE):
-            missing = f"the TUN driver cannot be opened: {error}"
+            missing = f"cannot open the TUN driver: {error}"
             raise PrerequisiteError(
                 missing, f"sudo sh -c 'modprobe tun; chmod 0666 {CLONE_DEVICE}'"
             ) from error
-        raise EmulationError(f"no TUN device {DEVICE} in {namespace}: {error}") from error
+        raise EmulationError(
+            f"cannot create the TUN device {DEVICE} in {namespace}: {error}"
+        ) from error
 
 
 def _open_here() -> int:
@@ -64,8 +67,9 @@ def _open_here() -> int:
 
 
 def set_segmentation_offload(descriptor: int, wanted: bool) -> None:
-    """Let the kernel hand over super-packets, or only packets of at most the MTU; works while
-    traffic flows.
+    """Let the kernel hand over super-packets, or only packets of at most the MTU.
+
+    It can change while traffic flows.
     """
     segmentation = _TUN_F_TSO4 | _TUN_F_TSO6 if wanted else 0
     fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | segmentation)
