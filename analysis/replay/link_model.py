@@ -168,6 +168,7 @@ def estimate_hops(
     for check in fidelity:
         if check.kind == "rate" and check.dst is not None:
             rates[check.src, check.dst] = check.measured
+    # Links of one tier pair have the lowest rate that was measured between the tiers.
     between: dict[HopEnds, float] = {}
     for (src, dst), rate in rates.items():
         pair = (tiers.get(src, src), tiers.get(dst, dst))

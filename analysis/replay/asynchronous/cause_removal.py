@@ -171,6 +171,8 @@ def _build_transfer_removal(
     """Build a removal that reduces transfers to their usual duration."""
     usual = np.full((len(rank_timeline), 1), usual_transfer_s(rank_timeline) * baseline)
     off = 1.0 - compute_kept_share(transfer_s(rank_timeline)[:, None], usual, covered)[:, 0]
+    # Between peers only an awaited message delays a rank, so it arrives earlier; with a server the
+    # transfers themselves become shorter.
     if rank_timeline.is_peer_to_peer:
         none = np.zeros(len(rank_timeline))
         return CauseRemoval((index,), rank, none, none, rank_timeline.message_s * off)

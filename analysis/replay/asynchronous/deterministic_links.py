@@ -63,6 +63,7 @@ def find_deterministic_links(
     hops = estimate_run_hops(run, tiers) if slow.links else {}
     found = []
     for link in slow.links:
+        # Both kinds of evidence must show the slowness: busy time, and a measured rate or round trip.
         slowdown = min(link.slowdown, _measure_slowness(link.ends, slow, hops, tiers))
         if slowdown >= MIN_NAMED_SLOWDOWN:
             found.append(
@@ -143,6 +144,7 @@ def _plan_changes(
             or max(hop.rate_mbps, back.rate_mbps) >= rate_mbps
         ):
             continue
+        # One symmetric change covers both directions, so the pair of hosts is the key.
         delay_ms = min(hop.rtt_ms, back.rtt_ms, rtt_ms) / 2.0
         first, second = sorted(hop.ends)
         found[first, second] = LinkChange(first, second, rate_mbps=rate_mbps, delay_ms=delay_ms)

@@ -69,6 +69,7 @@ def compute_modeled_async_makespan(
             )
             - seconds
         )
+        # A phase's change is divided between before and after the wait as its time was.
         early = np.where(
             seconds > 0, rank_timeline.before / np.where(seconds > 0, seconds, 1.0), 0.0
         )

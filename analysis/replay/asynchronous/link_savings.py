@@ -153,6 +153,7 @@ def _compute_savings(
                 now, then = hops[ends], hops[ends].with_changes(changes, tiers)
                 each = spans.bytes[chosen] * 8e-6 * (1.0 / now.rate_mbps - 1.0 / then.rate_mbps)
                 saved[chosen] = each + trips * (now.rtt_ms - then.rtt_ms) * 1e-3
+    # A faster link cannot save more than the message took.
     saved = np.minimum(saved, (1.0 - _MIN_REMAINING_SHARE) * spans.dur_ns * _S)
     waited = ~early & (rank_timeline.message_s[step] > 0)
     parts = (early, ~early & ~waited, waited)

@@ -111,6 +111,7 @@ def attribute_inflight_waits(
     transfer still
     took. If the message had been in flight for longer, the two cases cannot be distinguished.
     """
+    # With `start_suffices` false, ranks wait for a server's answer and not for a peer's message.
     if rule is None or not rule.start_suffices:
         return rank_timelines
     return tuple(
@@ -186,6 +187,7 @@ def find_dependencies(
             if last is not None:
                 required[last.rank] = last
             unmet = len(required_steps[rank][step]) - len(met)
+            # Unfulfilled dependencies used up part of the spare ones; one dependency always remains.
             spare = 0 if rule is None else max(min(rule.spare - unmet, len(required) - 1), 0)
             of_rank.append(
                 StepDependencies(tuple(required.values()), spare) if required else NO_DEPENDENCIES
@@ -306,6 +308,7 @@ def sort_events(
     def come(dependency: StepDependency) -> bool:
         return dependency.step < (finished if dependency.ended else ready)[dependency.rank]
 
+    # Each pass advances every rank as far as possible; a pass without progress means a cycle.
     while sum(finished) < sum(map(len, dependencies)):
         before = len(order)
         for rank, of_rank in enumerate(dependencies):

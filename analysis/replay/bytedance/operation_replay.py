@@ -135,6 +135,7 @@ class OperationDependencies:
                 begins = [latest] * len(unit)
             for member, begin in zip(unit, begins, strict=True):
                 ends[member] = begin + taken[member]
+        # Units are in topological order, so all ends that a unit needs are known.
         last = [n for n, node in enumerate(self.nodes) if node.optype is OpType.OPTIMIZER]
         seconds: FloatArray = ends[last].max(axis=(0, 2))
         return seconds
@@ -348,6 +349,8 @@ def _sort_nodes(
     Raises:
         RunFolderError: the operations wait for each other in a cycle.
     """
+    # Nodes that wait for each other start together and are sorted as one; otherwise a send and its
+    # receive would depend on each other.
     unit_of = {n: group for group in groups for n in group}
     units = {unit_of.get(n, (n,)) for n in range(len(nodes))}
     sorter = TopologicalSorter(

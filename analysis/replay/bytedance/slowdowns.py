@@ -99,6 +99,7 @@ def compute_slowdowns(operations: Operations) -> Slowdowns:
     ideal = compute_ideal_durations(dependencies, measured)
     steps = np.unique(operations.step)
     step_s, ideal_s = dependencies.step_seconds(measured), dependencies.step_seconds(ideal)
+    # Despite its name this is T_ideal, the denominator of every slowdown.
     worst = float(ideal_s.mean())
 
     def only(chosen: BoolArray) -> float:
@@ -153,6 +154,7 @@ def _compute_slowest_workers_share(
     by_worker: Mapping[tuple[int, int], float],
 ) -> float | None:
     """Return M_W: the share of the loss that ideal durations of the slowest workers save."""
+    # Rounded up, so that small jobs have at least one slowest worker.
     most = math.ceil(SLOWEST_SHARE * len(by_worker))
     slowest = sorted(by_worker, key=lambda worker: (-by_worker[worker], worker))[:most]
     stage = np.array([node.stage for node in dependencies.nodes])

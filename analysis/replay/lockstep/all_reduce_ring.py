@@ -122,6 +122,7 @@ def compute_transfer_factor(
             factor[inside] = _compute_factor(
                 ring, timeline, ring.barriers[inside], slowed, changes, tiers
             )
+    # Other collectives, such as those of BatchNorm's buffers, keep their transfers.
     found = np.ones(len(timeline.group) + 1)
     found[ring.barriers] = factor
     return found

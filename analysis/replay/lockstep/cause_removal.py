@@ -277,6 +277,7 @@ def _plan_link_removal(
     chosen = tuple(
         i for i, c in enumerate(causes) if c.spec.uses_links and c.kind == "deterministic"
     )
+    # Slow links act on the collective with the longest usual transfer only.
     groups = np.unique(timeline.group[~timeline.pause])
     if not chosen or not len(groups):
         return None

@@ -67,6 +67,7 @@ class MessageFlows:
         self._loop, self._network = loop, network
         self._flows: list[_MessageFlow] = []
         self._since_s, self._turn = 0.0, 0
+        # Rates change when a slow period begins or ends, also while messages are in flight.
         for edge_s in sorted(
             {edge for slow in network.slow_periods for edge in (slow.first_s, slow.last_s)}
         ):

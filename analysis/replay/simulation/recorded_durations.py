@@ -110,6 +110,7 @@ def fit_recorded_durations(
         padded = np.concatenate([logs[usual[:1]], logs[usual], logs[usual[-1:]]])
         level[usual] = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
     level = np.where(np.abs(level) >= np.log(MIN_RATIO), level, 0.0)
+    # The slowness changes halfway between two operations, and ends with the last one.
     between = (end_s[:-1] + start_s[1:]) / 2.0
     edges = np.concatenate([between, end_s[-1:]])
     return RecordedDurations(

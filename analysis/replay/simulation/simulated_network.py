@@ -56,6 +56,7 @@ class SimulatedNetwork:
         Raises:
             RunFolderError: the link was not measured.
         """
+        # Messages within a host use no link.
         if ends[0] == ends[1]:
             return NetworkHop(ends, float("inf"), 0.0)
         if ends not in self.hops:
@@ -135,6 +136,7 @@ def build_network(run: RunData, bottlenecks: tuple[Bottleneck, ...] = ()) -> Sim
     for src in tiers:
         for dst in set(tiers) - {src}:
             rtt_ms, rate_mbps = rtt_of.find((src, dst)), rate_of.find((src, dst))
+            # After verification, an absent value means that no limit was requested for the link.
             if verified or (rtt_ms is not None and rate_mbps is not None):
                 hops[src, dst] = NetworkHop((src, dst), rate_mbps or float("inf"), rtt_ms or 0.0)
     return SimulatedNetwork(hops, bottlenecks)

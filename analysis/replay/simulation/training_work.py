@@ -104,6 +104,7 @@ def _measure_rank(spans: SpanColumns) -> RecordedDurations:
     # A run that ended during warm-up has no other steps to fit.
     used = known & (~warm_up if (known & ~warm_up).any() else known)
     fixed_s, sample_s = fit_line(samples[used], seconds[used])
+    # The ratio of measured to fitted time carries slowness and jitter.
     expected = np.maximum(fixed_s + sample_s * samples, 1e-9)
     order = np.flatnonzero(known)
     return fit_recorded_durations(

@@ -104,6 +104,7 @@ def build_replay(run: RunData) -> RunReplay:
 
 def _refuse_conflicting_links(causes: Sequence[Cause], counterfactual: Counterfactual) -> None:
     """Raise an error if links are both repaired and changed, which would set their rates twice."""
+    # Removing such a cause sets the link's rate to that of the fastest class.
     if any(
         causes[place].spec.uses_links and causes[place].kind == "deterministic"
         for place in counterfactual.without

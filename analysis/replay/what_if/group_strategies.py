@@ -80,6 +80,7 @@ class PartialReduceSimulation(IndependentRanks):
         if len(self._queue) < self._size:
             return
         members, self._queue = self._queue, []
+        # Rank 0 notifies all members; the average starts when the last one knows.
         notified_s = self.loop.now_s + max(self._get_latency_s(0, member) for member in members)
         finished_s = notified_s + self._compute_average_s(members, notified_s)
         for member in members:

@@ -60,6 +60,7 @@ def simulate_hierarchical(
         if of_all:
             leaders = np.array([ranks[0] for ranks in members])
             leave[leaders] = _finish_ring(sim_input, leaders, leave[leaders])
+            # A rank leaves when the broadcast is over, but not before its tier's own all-reduce.
             for ranks in members:
                 leave[ranks] = np.maximum(
                     leave[ranks],
@@ -114,6 +115,7 @@ def _finish_ring(sim_input: SimulationInput, ranks: IntArray, arrival: FloatArra
     """
     if len(ranks) < 2:
         return arrival
+    # Reversed, because `compute_ring_finish_s` expects each host to send to the next.
     names = [sim_input.hosts[int(rank)] for rank in ranks[::-1]]
     hops = [_cap_rate(hop) for hop in sim_input.network.ring(names, float(arrival.max()))]
     finish = compute_ring_finish_s(

@@ -56,6 +56,7 @@ class SimulatedStalenessRule:
         self._next[rank] = step + 1
         self._waiting.add(rank)
         self._pending.append((rank, step))
+        # A gradient counts, and a rank continues, below this step number.
         bound = float("inf") if self._staleness is None else min(self._next) + self._staleness
         count = [each for each in self._pending if each[1] < bound]
         self._pending = [each for each in self._pending if each[1] >= bound]
@@ -82,6 +83,7 @@ class SimulatedBackupRule:
         self, rank: int, step: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
         """Handle the arrival of a gradient; see `SimulatedServerRule`."""
+        # A late gradient is dropped, and its rank continues with the present step.
         if step < self._step:
             return (), [(rank, self._step)]
         self._on_model.append(rank)

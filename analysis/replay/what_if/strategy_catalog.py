@@ -43,6 +43,7 @@ class _StrategyKind:
     simulate: Callable[[SimulationInput, Mapping[str, int], bool], SimulationResult]
 
 
+# Defaults must equal those of the strategies' parameters in `workload.yaml`.
 _BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "max_iteration_gap": 8}
 _KINDS: Mapping[str, _StrategyKind] = {
     "allreduce": _StrategyKind({}, lambda sim_input, _, __: simulate_all_reduce(sim_input, 1)),
@@ -103,6 +104,7 @@ _KINDS: Mapping[str, _StrategyKind] = {
         {}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()
     ),
 }
+# Smallest values of parameters; all others start at 0.
 _MIN_VALUES = {"steps": 1, "tier_steps": 1, "wan_steps": 1, "group": 2, "max_iteration_gap": 1}
 STRATEGIES = tuple(_KINDS)
 

@@ -153,6 +153,8 @@ class _InputBuilder:
             RunFolderError: the run does not record the links that the strategy would use.
         """
         part = self._replay.analysis
+        # If both strategies all-reduce the whole model, the measured all-reduces are used and no
+        # model of the network is needed.
         if (
             other.name in ALL_REDUCE_STRATEGIES
             and self._name in ALL_REDUCE_STRATEGIES
