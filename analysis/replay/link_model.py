@@ -136,9 +136,9 @@ def compute_ring_finish_s(
     half_s = np.array([payload_bytes / count * 4e-6 / hop.rate_mbps for hop in hops])
     way_s = np.array([hop.rtt_ms / 2e3 for hop in hops])
     done, sent = arrival_s, np.full_like(arrival_s, -np.inf)
-    # One iteration per part. `done` is the time at which a host may start its next part, `sent` the
-    # time at which its first half may leave: the receiver has asked for it, and the sender's last
-    # part has left the link.
+    # One iteration per part. `done` is the time at which a host may start its next part, `sent`
+    # the time at which its first half may leave: the receiver has asked for it, and the sender's
+    # last part has left the link.
     for _ in range(2 * (count - 1)):
         waited_for = np.roll(done, -1, axis=1) + way_s
         sent = np.maximum(np.maximum(done, waited_for), sent + 2.0 * half_s)

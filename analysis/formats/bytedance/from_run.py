@@ -208,8 +208,8 @@ def _check_uniform(run: RunData, rows: Sequence[_OperationRow]) -> None:
         )
         if odd is not None:
             details = (
-                f"rank {rank} has {own.get(odd, 0)} {odd.value} operations in step {step} instead of"
-                f" {usual.get(odd, 0)} as at first"
+                f"rank {rank} has {own.get(odd, 0)} {odd.value} operations in step {step} and"
+                f" {usual.get(odd, 0)} are expected"
             )
             raise _make_unsupported_error(run, details)
 
@@ -256,6 +256,6 @@ _CHUNKED = (*_MICROBATCHED, OpType.PARAMS_ALL_GATHER, OpType.GRADS_REDUCE_SCATTE
 
 def _make_unsupported_error(run: RunData, why: str) -> InputError:
     return InputError(
-        f"{run.folder}: {why}, and ByteDance's format requires the same operations of all workers in"
-        " every step — export the run as csv or perfetto"
+        f"{run.folder}: {why}, and ByteDance's format requires the same operations of all workers"
+        " in every step — export the run as csv or perfetto"
     )

@@ -283,8 +283,8 @@ def write_operations(operations: Operations, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, compression="zstd")
     data_parallel, stages = int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1
-    # dp, dsp, pp, tp and vpp are the degrees of parallelism in the names of ByteDance's tool; Laggard
-    # has only data parallelism and pipeline stages.
+    # dp, dsp, pp, tp and vpp are the degrees of parallelism in the names of ByteDance's tool;
+    # Laggard has only data parallelism and pipeline stages.
     sizes = {
         "dp": data_parallel,
         "dsp": 1,

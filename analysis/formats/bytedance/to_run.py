@@ -212,8 +212,8 @@ def _list_import_notes(operations: Operations, layout: StepLayout) -> tuple[str,
     details = []
     if layout.concatenated:
         details.append(
-            "The steps of this trace were sampled, or each begins at zero: they are placed one after"
-            " the other, in the order of their numbers."
+            "The steps of this trace were sampled, or each begins at zero: they are placed one"
+            " after the other, in the order of their numbers."
         )
     if operations.is_pipelined:
         details.append(

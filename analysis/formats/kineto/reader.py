@@ -207,8 +207,8 @@ def _list_import_notes(
         worst_ms = max(offset.error_ns for offset in offsets.values()) / 1e6
         details.append(
             f"The traces do not relate the clocks of their {len(hosts)} hosts. The clocks were"
-            f" aligned by the ends of collectives, with an error of up to {worst_ms:.3g} ms; shorter"
-            " waits are not significant."
+            f" aligned by the ends of collectives, with an error of up to {worst_ms:.3g} ms;"
+            " shorter waits are not significant."
         )
     elif not any(hosts) and len(traces) > 1:
         details.append("The traces do not name their hosts; one common clock was assumed.")

@@ -241,8 +241,8 @@ def _select_work(host: ProfilerEvents, launches: ProfilerEvents) -> ProfilerEven
         (host.category == _HOST_OP)
         & np.array([not _NOT_WORK.match(name) for name in host.name], dtype=np.bool_)
     )
-    # An operation encloses a launch if the number of launches before its end exceeds that before its
-    # start.
+    # An operation encloses a launch if the number of launches before its end exceeds that before
+    # its start.
     starts = np.sort(launches.start_ns)
     holds = np.searchsorted(starts, work.end_ns) > np.searchsorted(starts, work.start_ns)
     return work.where(~holds)

@@ -138,8 +138,8 @@ def _parse_document(path: Path) -> Mapping[str, Json]:
     try:
         document = cast("Json", json.loads(content, parse_constant=_reject_constant))
     except json.JSONDecodeError as error:
-        # The decoder counts characters; the message names a byte. An error at the very end, or in an
-        # unterminated string, means a truncated file.
+        # The decoder counts characters; the message names a byte. An error at the very end, or in
+        # an unterminated string, means a truncated file.
         at = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         cut = at >= len(content.rstrip()) - 1 or "Unterminated" in error.msg
         what = "the JSON is truncated" if cut else f"invalid JSON ({error.msg})"

@@ -63,7 +63,8 @@ def find_deterministic_links(
     hops = estimate_run_hops(run, tiers) if slow.links else {}
     found = []
     for link in slow.links:
-        # Both kinds of evidence must show the slowness: busy time, and a measured rate or round trip.
+        # Both kinds of evidence must show the slowness: busy time, and a measured rate or round
+        # trip.
         slowdown = min(link.slowdown, _measure_slowness(link.ends, slow, hops, tiers))
         if slowdown >= MIN_NAMED_SLOWDOWN:
             found.append(

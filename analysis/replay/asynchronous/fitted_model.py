@@ -50,8 +50,8 @@ def compute_modeled_async_makespan(
         causes: causes that were found.
         seed: seed of the order in which jitter is redistributed.
     """
-    # One key per step number, shared by all ranks: ranks that run in step then get the jitter of the
-    # same steps, so that jitter which occurred together stays together.
+    # One key per step number, shared by all ranks: ranks that run in step then get the jitter of
+    # the same steps, so that jitter which occurred together stays together.
     keys = np.random.default_rng(seed).random(len(work.samples))
     before, after = [], []
     for rank, rank_timeline in enumerate(async_replay.rank_timelines):

@@ -23,7 +23,8 @@ from laggard.core.span_schema import Lane, Phase
 
 _S = 1e-9
 _MIN_REMAINING_SHARE = 0.02
-"""Share of a message's time that remains on any link, since it is still packed, written and read."""
+"""Share of a message's time that remains on any link, since it is still packed, written and
+read."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def _compute_savings(
         rows = spans.peer == peer
         if other is None or other == own:
             continue
-        # A transfer before the wait with the server as its peer is a push; everything else arrives.
+        # A transfer before the wait with the server as its peer is a push; everything else
+        # arrives.
         pushed = rows & early & (peer >= run.world_size)
         for chosen, ends, trips in (
             (pushed, (own, other), 1.0),

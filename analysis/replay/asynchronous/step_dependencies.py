@@ -187,7 +187,8 @@ def find_dependencies(
             if last is not None:
                 required[last.rank] = last
             unmet = len(required_steps[rank][step]) - len(met)
-            # Unfulfilled dependencies used up part of the spare ones; one dependency always remains.
+            # Unfulfilled dependencies used up part of the spare ones; one dependency always
+            # remains.
             spare = 0 if rule is None else max(min(rule.spare - unmet, len(required) - 1), 0)
             of_rank.append(
                 StepDependencies(tuple(required.values()), spare) if required else NO_DEPENDENCIES
@@ -323,7 +324,7 @@ def sort_events(
                 finished[rank] += 1
         if len(order) == before:
             raise RunFolderError(
-                "steps of several ranks wait for each other in a cycle, so the recorded spans cannot"
-                " be right — check the clocks of the hosts"
+                "steps of several ranks wait for each other in a cycle, so the recorded spans"
+                " cannot be right — check the clocks of the hosts"
             )
     return tuple(order)

@@ -39,10 +39,11 @@ from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.core.errors import RunFolderError
 
 _TOLERANCE_S = 5e-5
-"""Largest clock difference of neighboring stages, in seconds. A transfer that starts or ends farther
-outside the computes of its step belongs to none of them."""
+"""Largest clock difference of neighboring stages, in seconds. A transfer that starts or ends
+farther outside the computes of its step belongs to none of them."""
 _CLOCK_FAULT_S = 1e-2
-"""Clock error in seconds. A transfer that ends this long before its last member began counts as 0."""
+"""Clock error in seconds. A transfer that ends this long before its last member began counts as
+0."""
 _OPTYPES = tuple(OpType)
 _MATCHING = {
     OpType.FORWARD_SEND: (OpType.FORWARD_RECV, 1),

@@ -56,8 +56,8 @@ def find_ring(run: RunData, timeline: Timeline, transfers: Transfers) -> AllRedu
     hops = estimate_run_hops(run, tiers)
     if len(set(names)) < len(names):
         raise RunFolderError(
-            f"{run.folder}: several workers share a host, so part of the all-reduce does not use the"
-            " links — links can be changed only if every worker has its own host"
+            f"{run.folder}: several workers share a host, so part of the all-reduce does not use"
+            " the links — links can be changed only if every worker has its own host"
         )
     if not timeline.member[~timeline.pause].all():
         raise RunFolderError(

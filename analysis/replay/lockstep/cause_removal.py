@@ -169,7 +169,8 @@ def _plan_local_removals(
                 )
             )
         return removals
-    # Steps inside a dynamic cause count with their usual duration: the excess belongs to that cause.
+    # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
+    # cause.
     disturbed = np.zeros_like(covered)
     for other in causes:
         if other.kind == "dynamic" and (other.rank, other.family) == (cause.rank, cause.family):

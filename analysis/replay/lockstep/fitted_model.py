@@ -66,7 +66,8 @@ def _compute_levels(
     """Return the references of a rank times the slowdowns of its causes, [S, P]."""
     levels = references.device.of_rank(rank, range(PHASES))
     own = [cause for cause in causes if cause.rank == rank]
-    # Deterministic causes come first: they fill all steps, and dynamic ones overwrite their interval.
+    # Deterministic causes come first: they fill all steps, and dynamic ones overwrite their
+    # interval.
     for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
         codes = list(cause.spec.codes)
         usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)

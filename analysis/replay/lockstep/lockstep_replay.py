@@ -46,8 +46,8 @@ class LockstepReplay:
         rng = np.random.default_rng(seed)
         count = len(self.removals.affected)
         shares = np.zeros(count)
-        # Only the causes that act on a block are players there. The others have no effect, so their
-        # Shapley value is 0, and most blocks are small enough for exact enumeration.
+        # Only the causes that act on a block are players there. The others have no effect, so
+        # their Shapley value is 0, and most blocks are small enough for exact enumeration.
         alike = tuple(self._group_blocks())
         drawn_for = sum(
             len(blocks.barriers) for blocks, active in alike if len(active) > MAX_EXACT_PLAYERS

@@ -108,8 +108,8 @@ def compute_block_seconds(
     member = schedule.member[blocks.barriers]
     clock = transfer[..., 0, :]
     total = np.zeros(np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1])
-    # Clocks count from the latest arrival at the previous barrier, so the sum of latest arrivals is
-    # the length of the block.
+    # Clocks count from the latest arrival at the previous barrier, so the sum of latest arrivals
+    # is the length of the block.
     for position in range(blocks.barriers.shape[1]):
         arrival = clock + local[..., position, :]
         latest = np.where(member[:, position, :], arrival, -np.inf).max(axis=-1)

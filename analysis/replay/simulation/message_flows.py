@@ -30,8 +30,8 @@ def compute_fair_rates(
     given = [float("inf")] * len(routes)
     open_routes = dict(enumerate(routes))
     left = {each: rates[each] for route in routes for each in route}
-    # Progressive filling: the tightest link fixes the rate of all its messages, and the rest of the
-    # capacity is shared among the others.
+    # Progressive filling: the tightest link fixes the rate of all its messages, and the rest of
+    # the capacity is shared among the others.
     while open_routes:
         users = {each: sum(each in route for route in open_routes.values()) for each in left}
         parts = {each: left[each] / count for each, count in users.items() if count}

@@ -11,12 +11,12 @@ from laggard.analysis.replay.simulation.training_work import TrainingWork
 
 PACKING_S_PER_MB = 0.9e-3
 """CPU seconds at full speed per megabyte, at the sender and again at the receiver. A message is
-encrypted, written, read, and decrypted (ZeroMQ with CURVE). On the machine of docs/what_if.md the two
-sides took 0.94 and 0.76 ms per megabyte for 0.56 MB, and 0.87 and 0.88 ms for 5.4 MB."""
+encrypted, written, read, and decrypted (ZeroMQ with CURVE). On the machine of docs/what_if.md the
+two sides took 0.94 and 0.76 ms per megabyte for 0.56 MB, and 0.87 and 0.88 ms for 5.4 MB."""
 
 APPLYING_S_PER_MB = 0.4e-3
-"""CPU seconds at full speed of a server's SGD step, per megabyte of the model. The same machine took
-0.31 to 0.58 ms for one to eight gradients."""
+"""CPU seconds at full speed of a server's SGD step, per megabyte of the model. The same machine
+took 0.31 to 0.58 ms for one to eight gradients."""
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ def _compute_lockstep_s(
     analysis: LockstepAnalysis, run: RunData, counterfactual: Counterfactual, removed: BoolArray
 ) -> float:
     schedule, removals = analysis.replay.schedule, analysis.replay.removals
-    # Removals were measured at the original speed. If the same work becomes faster by another change,
-    # the seconds that they save shrink in proportion.
+    # Removals were measured at the original speed. If the same work becomes faster by another
+    # change, the seconds that they save shrink in proportion.
     local = schedule.local.copy()
     for rank, speed in counterfactual.speeds.items():
         kept = np.full((len(analysis.timeline.steps), len(_COMPUTE)), 1.0 / speed)

@@ -15,7 +15,8 @@ from laggard.analysis.replay.simulation.simulation_input import SimulationInput,
 from laggard.analysis.tables.columns import FloatArray, IntArray
 
 SyncRule = Callable[[int, FloatArray], FloatArray]
-"""Function of a step and the arrival of each rank, [W], that returns the time at which each leaves."""
+"""Function of a step and the arrival of each rank, [W], that returns the time at which each
+leaves."""
 
 
 def simulate_all_reduce(sim_input: SimulationInput, every: int, after: int = 0) -> SimulationResult:

@@ -83,8 +83,8 @@ class _NeighborSimulation:
         work, packing_s = sim_input.work.ranks[rank], sim_input.packing_s(rank)
         packed = 0
         for other in state.neighbors:
-            # A neighbor that is known to be farther ahead has no use for this model, so only the step
-            # number is sent.
+            # A neighbor that is known to be farther ahead has no use for this model, so only the
+            # step number is sent.
             carries_model = state.known[other] <= state.step + self._bounds.staleness
             packed += carries_model
             self.loop.schedule(
@@ -106,8 +106,8 @@ class _NeighborSimulation:
         )
 
     def _on_arrival(self, rank: int, other: int, step: int, carries_model: bool) -> None:
-        # A waiting rank unpacks a message at once, which takes time. While it computes, unpacking is
-        # free (see the module's docstring).
+        # A waiting rank unpacks a message at once, which takes time. While it computes, unpacking
+        # is free (see the module's docstring).
         if self.ranks[other].ready:
             unpacked_s = self._input.work.ranks[other].compute_end_s(
                 self.loop.now_s, self._input.packing_s(other) * carries_model

@@ -163,8 +163,8 @@ class _ServerSimulation:
         answers = [
             (self._input.server_packing_s, partial(self._send_model, *each)) for each in go_on
         ]
-        # The update and the answers go before the requests that already wait. `extendleft` reverses
-        # its argument.
+        # The update and the answers go before the requests that already wait. `extendleft`
+        # reverses its argument.
         self._to_serve.extendleft(reversed([(applying_s, _do_nothing), *answers]))
 
     def _send_model(self, rank: int, step: int) -> None:

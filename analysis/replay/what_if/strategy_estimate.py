@@ -266,8 +266,8 @@ def _find_slow_periods(
             ]
             if not slowed:
                 raise RunFolderError(
-                    f"{run.folder}: the link {cause.link[0]} to {cause.link[1]} was temporarily slow"
-                    " and is not part of the all-reduce ring, so its rate then is unknown"
+                    f"{run.folder}: the link {cause.link[0]} to {cause.link[1]} was temporarily"
+                    " slow and is not part of the all-reduce ring, so its rate then is unknown"
                 )
             steps = replay.analysis.timeline.steps
             window = get_step_clock(run).window_s(int(steps[cause.first]), int(steps[cause.last]))

@@ -9,8 +9,8 @@ import numpy as np
 from laggard.analysis.tables.columns import IntArray
 from laggard.analysis.tables.load_run import RankHost
 
-# Last of the Latin letters (Latin Extended-B). The style's font has them; characters of other scripts
-# may be missing, and matplotlib would warn.
+# Last of the Latin letters (Latin Extended-B). The style's font has them; characters of other
+# scripts may be missing, and matplotlib would warn.
 _LAST_DRAWABLE = 0x24F
 ELLIPSIS = "…"
 

@@ -33,8 +33,8 @@ CELL_BYTES = 300_000
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 """Digits of shares: each share is one character, whose position here is the share times 63."""
 
-# Part of the cells that the whole run gets, smallest number of cells of a window, and largest width of
-# a window's cells relative to those of the whole run.
+# Part of the cells that the whole run gets, smallest number of cells of a window, and largest
+# width of a window's cells relative to those of the whole run.
 WHOLE_RUN_PART = 0.5
 LEAST_CELLS = 48
 FINER = 0.5
