@@ -3,14 +3,10 @@
 In a ring all-reduce of S bytes over n hosts (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69,
 2009) every link carries 2 (n - 1) parts of S / n, one after the other. gloo sends a part as two
 halves, each after the receiver has reported that it waits for it. A host starts its next part when
-it
-has received one part and sent one. So no host is ever more than one part ahead of a neighbor, and
-all
-hosts advance at the pace of the slowest link. A part takes the longer of two times: both halves on
-the
-wire, or one round trip and one half. A host that arrives early completes a few parts before the
-others
-arrive.
+it has received one part and sent one. So no host is ever more than one part ahead of a neighbor,
+and all hosts advance at the pace of the slowest link. A part takes the longer of two times: both
+halves on the wire, or one round trip and one half. A host that arrives early completes a few parts
+before the others arrive.
 """
 
 from __future__ import annotations
@@ -92,8 +88,8 @@ class NetworkHop:
         """Return the hop after the changes.
 
         A symmetric change of the delay sets the round trip to twice the delay. An asymmetric one
-        adds the
-        delay to half of the present round trip, because the opposite direction is unchanged.
+        adds the delay to half of the present round trip, because the opposite direction is
+        unchanged.
         """
         hop = self
         for change in changes:
@@ -153,11 +149,9 @@ def estimate_hops(
     """Return the rates and round trips of the links that carried traffic.
 
     The round trip is the smallest that TCP measured. The rate is the one that a single flow
-    reached
-    before training, between the same two hosts or two hosts of the same tiers, if that was
-    measured.
-    Otherwise it is the highest rate that TCP reached, which is too low if the senders had little
-    to send.
+    reached before training, between the same two hosts or two hosts of the same tiers, if that was
+    measured. Otherwise it is the highest rate that TCP reached, which is too low if the senders
+    had little to send.
 
     Args:
         links: measured links of the run.
@@ -204,8 +198,7 @@ def find_ring_ends(
 
     Returns:
         The links of the ring in order, beginning at the first host, or None if the links with the
-        most
-        bytes do not form one ring of all hosts.
+        most bytes do not form one ring of all hosts.
     """
     following = {}
     for host in hosts:

@@ -1,12 +1,10 @@
 """Shapley values (Shapley 1953): the contribution of each of several causes whose effects overlap.
 
 A game is given for many blocks at once, as one value per coalition and block. The values are
-summed
-over the blocks, which is allowed because the Shapley value is linear. Up to ten players, all
-coalitions are enumerated and the result is exact. With more players, random orders are drawn anew
-for
-every block, each followed by its reverse (antithetic sampling; Mitchell, Cooper, Frank and Holmes,
-JMLR 2022).
+summed over the blocks, which is allowed because the Shapley value is linear. Up to ten players,
+all coalitions are enumerated and the result is exact. With more players, random orders are drawn
+anew for every block, each followed by its reverse (antithetic sampling; Mitchell, Cooper, Frank
+and Holmes, JMLR 2022).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Read `write.py` first, then `page.py`, which collects all values. `page.html` only arranges them.
 `figures/` draws, `timeline/` prepares the interactive timeline, and `style/` has colors and
-labels. This
-folder may import `tables/`, `detection/`, `replay/` and `findings/` of the analysis, and the core.
+labels. This folder may import `tables/`, `detection/`, `replay/` and `findings/` of the analysis,
+and the core.
 """
 
 from laggard.analysis.report.write import write_report

@@ -1,12 +1,9 @@
 """Conversion of a run to operations: its compute and its collectives.
 
 Time for which the format has no operation becomes a gap: fetching and preparing samples, copying
-them to
-a device, checkpoints and evaluation. A collective before the backward pass becomes
-`params-all-gather`,
-and a later one becomes `grads-reduce-scatter`. ByteDance's tool requires some operations in every
-step
-that Laggard does not record; they get duration 0.
+them to a device, checkpoints and evaluation. A collective before the backward pass becomes
+`params-all-gather`, and a later one becomes `grads-reduce-scatter`. ByteDance's tool requires some
+operations in every step that Laggard does not record; they get duration 0.
 """
 
 from __future__ import annotations
@@ -43,9 +40,8 @@ class _OperationRow:
     """Operation of one rank in one step.
 
     Its `slot` identifies the same operation on other ranks and in other steps. It consists of the
-    number of
-    collectives before it, its type, and its number among those of that type between the same two
-    collectives.
+    number of collectives before it, its type, and its number among those of that type between the
+    same two collectives.
     """
 
     rank: int
@@ -156,8 +152,7 @@ def _fill_missing(rank_steps: Sequence[Sequence[_OperationRow]]) -> list[_Operat
     """Add missing compute operations with duration 0, so that all ranks have the same in all steps.
 
     A phase that a collective interrupts is recorded in pieces, and is not split if it ends at that
-    moment.
-    An added operation follows the rank's earlier operations.
+    moment. An added operation follows the rank's earlier operations.
     """
     computes = {optype.code for optype in (*COMPUTE_TYPES, OpType.OPTIMIZER)}
     places = sorted({row.slot for rows in rank_steps for row in rows if row.slot[1] in computes})

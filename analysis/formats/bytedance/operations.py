@@ -1,8 +1,7 @@
 """Operations of a training as ByteDance's StragglerAnalysis records them.
 
 A table has one row for each operation of a worker in a step. The columns and types of operation
-are
-those in the readme of the published artifact
+are those in the readme of the published artifact
 (https://github.com/ByteDance-Seed/StragglerAnalysis).
 """
 
@@ -72,9 +71,8 @@ class Operations(Columns):
 
     `dp_rank` and `stage` locate a worker, and `rank` is its number in the whole job. `start_s` and
     `duration_s` are seconds; starts may count from the start of each step. `seq_id` numbers a
-    worker's
-    operations of one type in a step. `mc` and `gmc` are the chunk of the model, and `mb_id` is the
-    microbatch.
+    worker's operations of one type in a step. `mc` and `gmc` are the chunk of the model, and
+    `mb_id` is the microbatch.
     """
 
     dp_rank: IntArray

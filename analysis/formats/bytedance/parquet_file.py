@@ -1,10 +1,8 @@
 """Parquet file of ByteDance's StragglerAnalysis, and the YAML file with the job's sizes.
 
 The format has one row per operation (J. Lin et al., Understanding Stragglers in Large Model
-Training
-Using What-if Analysis, OSDI 2025). A file is checked completely before it is used. Messages name a
-row by
-its number, counted from 0.
+Training Using What-if Analysis, OSDI 2025). A file is checked completely before it is used.
+Messages name a row by its number, counted from 0.
 """
 
 from __future__ import annotations

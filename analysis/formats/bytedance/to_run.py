@@ -1,11 +1,9 @@
 """Conversion of operations to a run: compute and collectives on each worker's main lane.
 
 A group is a collective among its members: all workers of one stage (data parallel), the first and
-the
-last stage of one data-parallel rank (embedding), or all workers (norm of the gradients). Sends and
-receives between stages are on a background lane and are not replayed; a trace that has them is
-analyzed
-without costs.
+the last stage of one data-parallel rank (embedding), or all workers (norm of the gradients). Sends
+and receives between stages are on a background lane and are not replayed; a trace that has them is
+analyzed without costs.
 """
 
 from __future__ import annotations
@@ -103,9 +101,8 @@ def align_steps(operations: Operations) -> StepLayout:
     """Put all steps on one clock.
 
     The recorded clock is kept if it continues from each step to the next. Otherwise each step is
-    placed after
-    the one before, because published traces contain steps sampled over days that each begin at
-    zero.
+    placed after the one before, because published traces contain steps sampled over days that each
+    begin at zero.
     """
     start_ns, end_ns = _to_nanoseconds(operations.start_s), _to_nanoseconds(operations.end_s)
     steps, index = np.unique(operations.step, return_inverse=True)

@@ -1,10 +1,8 @@
 """Export of a run as a Chrome JSON trace for ui.perfetto.dev and chrome://tracing.
 
 The trace has one process per host and one thread per rank and lane. Steps enclose their phases,
-and a
-collective encloses the wait for the last rank. Perfetto reads this format as a legacy one: events
-of one
-track must be nested, and a file may have at most a million events.
+and a collective encloses the wait for the last rank. Perfetto reads this format as a legacy one:
+events of one track must be nested, and a file may have at most a million events.
 """
 
 from __future__ import annotations
@@ -154,8 +152,7 @@ def _assign_tracks(spans: SpanColumns) -> IntArray:
     """Return the thread number of every span, [N].
 
     Each rank has its main lane first, then one thread for each bucket, or background send, in
-    flight at the
-    same time.
+    flight at the same time.
     """
     tid = np.zeros(len(spans), dtype=np.int64)
     for rank in np.unique(spans.rank).tolist():

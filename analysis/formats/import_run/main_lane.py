@@ -1,10 +1,8 @@
 """Main lane of one rank: its work and its waits for collectives, as spans that never overlap.
 
 Other tools record a collective from its launch to its end, whatever the rank does meanwhile. It
-blocks
-the rank only while the rank works on nothing. That part begins at the end of the last work before
-the
-collective's end, or at the launch if that is later.
+blocks the rank only while the rank works on nothing. That part begins at the end of the last work
+before the collective's end, or at the launch if that is later.
 """
 
 from __future__ import annotations
@@ -67,8 +65,7 @@ def split_exposed(collective: TraceSpan, busy: BusyTimes) -> tuple[TraceSpan, ..
     """Return the part of a collective that blocks the rank.
 
     If the rest overlaps work by more than `MIN_OVERLAP_NS`, the whole collective follows on a lane
-    of its
-    own.
+    of its own.
     """
     begins_ns = busy.exposed_from(collective.start_ns, collective.end_ns)
     exposed = replace(collective, start_ns=begins_ns)

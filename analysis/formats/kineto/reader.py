@@ -139,8 +139,7 @@ def _estimate_clock_offsets(
     """Return the clock offset of every rank.
 
     Ranks of one host share its clock. The clocks of other hosts are aligned by the ends of
-    collectives, which
-    no rank leaves before all have arrived.
+    collectives, which no rank leaves before all have arrived.
     """
     # Traces without a host name have the name "", so they count as one host.
     if len({trace.host for trace in traces}) <= 1:

@@ -1,10 +1,9 @@
 """Interpretation of a rank's torch.profiler trace: the phases of each step.
 
 The phases are those of Laggard's own tracing. On the host, a phase is that of the outermost
-operations
-of the training thread. On a device, it is that of the calls that launched the kernels, but the
-times
-are those of the kernels, since a host runs ahead of its device. Names determine the phase:
+operations of the training thread. On a device, it is that of the calls that launched the kernels,
+but the times are those of the kernels, since a host runs ahead of its device. Names determine the
+phase:
 
 - `ProfilerStep#N` is a step.
 - `enumerate(DataLoader)` is fetch.
@@ -234,8 +233,7 @@ def _select_work(host: ProfilerEvents, launches: ProfilerEvents) -> ProfilerEven
     """Return the operations that are work.
 
     Collectives are not work, nor are operations in which a collective was launched, since these
-    may have
-    waited for it.
+    may have waited for it.
     """
     work = host.where(
         (host.category == _HOST_OP)
@@ -254,8 +252,7 @@ def _match_gloo_collectives(
     """Return the collectives in the order of their launches, from launch to end.
 
     gloo runs collectives in threads of its own, which may begin two of them in another order than
-    that of
-    their launches.
+    that of their launches.
     """
     waiting = [
         (_normalize_collective_name(name), start, elements)
@@ -298,8 +295,7 @@ def _find_backward_passes(host: ProfilerEvents) -> tuple[tuple[int, int], ...]:
     """Return the start and end of each backward pass.
 
     A pass lasts from its first operation to its last, as long as no other operation is in between.
-    After a
-    pass, DDP's reducer hands out the reduced gradients, which is part of the pass.
+    After a pass, DDP's reducer hands out the reduced gradients, which is part of the pass.
     """
     inside, reducer = (
         np.char.startswith(host.name, _BACKWARD),

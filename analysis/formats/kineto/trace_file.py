@@ -1,8 +1,7 @@
 """Parser of one rank's torch.profiler trace: Chrome JSON from Kineto, checked and put in columns.
 
 Messages name an event by its position in `traceEvents`, counted from 0. Only complete events (`ph:
-X`)
-have times; the other events are ignored.
+X`) have times; the other events are ignored.
 """
 
 from __future__ import annotations
@@ -59,9 +58,8 @@ class ProfilerEvents(Columns):
     """Complete events, in order of their starts.
 
     `thread` is a thread of the host or a stream of the device. `correlation` joins a kernel with
-    the call
-    that launched it, or is -1. `elements` and `bytes` are those of the inputs, or 0 if not
-    recorded.
+    the call that launched it, or is -1. `elements` and `bytes` are those of the inputs, or 0 if
+    not recorded.
     """
 
     category: IntArray

@@ -1,8 +1,7 @@
 """Event replay of asynchronous ranks: dependencies between steps are kept, durations may change.
 
 The training ends when as many samples have been processed as in the run. A rank that has repeated
-all
-of its recorded steps continues at its mean rate since warm-up.
+all of its recorded steps continues at its mean rate since warm-up.
 """
 
 from __future__ import annotations

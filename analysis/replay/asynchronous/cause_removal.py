@@ -34,8 +34,7 @@ class CauseRemoval:
     """Seconds saved in each step of a rank once all of `causes` are removed.
 
     A rank's deterministic and dynamic cause overlap, so a pair of them has a correction of its
-    own, which
-    may be negative.
+    own, which may be negative.
 
     Attributes:
         causes: positions of the causes.

@@ -109,8 +109,7 @@ def _measure_slowness(
     """Return the slowdown of a link by its single-flow rate or smallest round trip.
 
     The result is 1 if neither was measured. Busy time alone would name links that carry mostly
-    control
-    messages, because asynchronous ranks do not exchange a fixed amount of data per step.
+    control messages, because asynchronous ranks do not exchange a fixed amount of data per step.
     """
     fleet = [hop for hop in hops.values() if slow.fleet == get_tier_pair(hop.ends, tiers)]
     if ends not in hops or not fleet:

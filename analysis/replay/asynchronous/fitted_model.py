@@ -38,10 +38,8 @@ def compute_modeled_async_makespan(
     """Return the makespan of the fitted model, in virtual seconds.
 
     The duration of work is its reference times the slowdown of the causes acting on it. Transfers,
-    and the
-    delays of messages, have their usual duration. Both are multiplied by redistributed jitter. All
-    waits
-    follow from these durations.
+    and the delays of messages, have their usual duration. Both are multiplied by redistributed
+    jitter. All waits follow from these durations.
 
     Args:
         async_replay: replay of the run.
@@ -99,8 +97,7 @@ def _mask_kept_steps(rank_timeline: RankTimeline, ended_s: float) -> BoolArray:
     """Return a mask of the steps that keep their durations, [N].
 
     These are warm-up steps, and steps in progress at the end of the training, in which ranks wait
-    to be
-    told about the end.
+    to be told about the end.
     """
     return np.asarray(rank_timeline.warm_up | (rank_timeline.end_s > ended_s))
 
@@ -140,8 +137,7 @@ def _model_transfers(
     """Return the modeled seconds of transfers, [N], redistributed among the steps that have any.
 
     Transfers are often of two kinds: some messages had arrived before the rank asked for them,
-    others had
-    not. Therefore the mean is used instead of the median.
+    others had not. Therefore the mean is used instead of the median.
     """
     carrying = np.flatnonzero((seconds > 0) & ~kept)
     modeled = np.zeros(len(seconds))
@@ -219,8 +215,7 @@ def _model_lags(
     """Return a rank's dependencies with modeled message delays.
 
     A delay is the usual one between the two ranks, times the slowdown of the causes, times
-    redistributed
-    jitter. Dependencies that the rank did not wait for keep their assumed delay.
+    redistributed jitter. Dependencies that the rank did not wait for keep their assumed delay.
     """
     if not async_replay.dependencies[rank]:
         return ()

@@ -1,12 +1,9 @@
 """Replay of partial_reduce: ready ranks queue, and the first `size` in the queue continue together.
 
 The strategy is that of Luo et al., ASPLOS 2020, and Miao et al., SIGMOD 2021. The members of a
-group
-depend on the order of arrival, so groups are formed anew in every replay. One rule of the strategy
-is
-left out: groups must sometimes join ranks whose models have not mixed for a long time. It affects
-one
-group in many.
+group depend on the order of arrival, so groups are formed anew in every replay. One rule of the
+strategy is left out: groups must sometimes join ranks whose models have not mixed for a long time.
+It affects one group in many.
 """
 
 from __future__ import annotations
@@ -87,8 +84,7 @@ def build_group_replay(
     """Return the replay of a run whose ranks continued in groups of `size`.
 
     While a group is agreed on, a rank is idle without a known rank to wait for. This time counts
-    as work
-    after the wait.
+    as work after the wait.
     """
     lags = [
         dependency.lag_s

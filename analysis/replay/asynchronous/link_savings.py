@@ -48,10 +48,8 @@ def compute_link_savings(
     """Compute the savings of every rank's steps.
 
     A message takes its size divided by the link's rate, plus half a round trip. A message to a
-    server takes
-    a whole round trip, since its span ends with the server's acknowledgement. Other messages on
-    the link at
-    the same time are ignored.
+    server takes a whole round trip, since its span ends with the server's acknowledgement. Other
+    messages on the link at the same time are ignored.
 
     Args:
         run: run with samples of its links.

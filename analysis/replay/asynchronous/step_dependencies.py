@@ -9,8 +9,7 @@
 - fast_links: a step needs the models with which its partners in that step began it.
 
 Under other strategies a rank waits for no rank, or for any rank that is present. Its dependency is
-then
-the rank that it was observed to wait for.
+then the rank that it was observed to wait for.
 """
 
 from __future__ import annotations
@@ -106,10 +105,9 @@ def attribute_inflight_waits(
     """Return timelines in which a transfer of a message that was still in flight counts as a wait.
 
     A transfer without a wait is either such a message or the reading of one that had already
-    arrived. It
-    counts as a wait if, by the rule, the message had been in flight for less time than its
-    transfer still
-    took. If the message had been in flight for longer, the two cases cannot be distinguished.
+    arrived. It counts as a wait if, by the rule, the message had been in flight for less time than
+    its transfer still took. If the message had been in flight for longer, the two cases cannot be
+    distinguished.
     """
     # With `start_suffices` false, ranks wait for a server's answer and not for a peer's message.
     if rule is None or not rule.start_suffices:
@@ -153,10 +151,8 @@ def find_dependencies(
     """Return the dependencies of every step of every rank, [W][N].
 
     A dependency that was not fulfilled when the rank resumed is dropped: it is one of those that
-    the rank
-    does not wait for. The delay of a message that no rank waited for is not observed. It is
-    assumed to be
-    the usual delay between the two ranks, but no longer than it can have been.
+    the rank does not wait for. The delay of a message that no rank waited for is not observed. It
+    is assumed to be the usual delay between the two ranks, but no longer than it can have been.
 
     Args:
         rank_timelines: timeline of every rank.
@@ -233,8 +229,7 @@ def _find_binding(
     """Return the dependency that ended the wait.
 
     It is the rule's dependency on the awaited rank, or else the last event of that rank before the
-    end of
-    the wait.
+    end of the wait.
     """
     other = int(rank_timeline.awaited[step])
     if other < 0 or rank_timeline.wait_s[step] <= 0:
@@ -297,8 +292,7 @@ def sort_events(
 
     Returns:
         Rank, step, and True if the rank resumes, [2 x all steps]. The order is valid for every
-        replay
-        with the same dependencies.
+        replay with the same dependencies.
 
     Raises:
         RunFolderError: steps depend on each other in a cycle, so the spans cannot be right.

@@ -12,11 +12,9 @@ What-if Analysis (OSDI 2025), section 3:
   the reductions of the gradients, the clipping, and the optimizer.
 
 All steps and data-parallel ranks share the dependencies, which are read from the first and
-evaluated
-for all at once. Pipeline stages are supported, but stages of several chunks (virtual pipelines)
-are
-refused. Shapes use S steps, D data-parallel ranks, and N operations per step and data-parallel
-rank.
+evaluated for all at once. Pipeline stages are supported, but stages of several chunks (virtual
+pipelines) are refused. Shapes use S steps, D data-parallel ranks, and N operations per step and
+data-parallel rank.
 """
 
 from __future__ import annotations

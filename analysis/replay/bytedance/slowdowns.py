@@ -5,10 +5,9 @@ What-if Analysis, OSDI 2025. T is the duration of a job without its launch gaps.
 every operation takes the average duration of its type over all workers and steps: the mean for
 compute, the median for the transfers of communication. S = T / T_ideal. S_t and S_w are the same
 ratio for a job in which all operations but those of one type, or of one worker, are ideal. M_W is
-the
-part of the loss that would be saved if the slowest 3 % of the workers were ideal. Laggard's own
-reference is the fastest class of hosts; theirs is the average of all, so a slow majority counts as
-usual.
+the part of the loss that would be saved if the slowest 3 % of the workers were ideal. Laggard's
+own reference is the fastest class of hosts; theirs is the average of all, so a slow majority
+counts as usual.
 """
 
 from __future__ import annotations

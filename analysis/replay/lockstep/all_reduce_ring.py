@@ -94,10 +94,8 @@ def compute_transfer_factor(
     """Return the factor on the transfer at each barrier with changed links, [E + 1].
 
     Each all-reduce is computed twice from the measured arrivals, over the links as they were and
-    over the
-    changed links. A temporary slowness remains: the links between the tiers that a cause names
-    keep the
-    rate that they had during the cause, unless the cause is removed.
+    over the changed links. A temporary slowness remains: the links between the tiers that a cause
+    names keep the rate that they had during the cause, unless the cause is removed.
 
     Args:
         ring: ring of the run.

@@ -1,11 +1,9 @@
 """Effect of removing a cause on the measured durations.
 
 The slowness is removed and the jitter is kept: a duration d becomes min(d, d* d / m), where m is
-the
-running median of d around it and d* the reference. So a duration never grows. Cutting each
-duration
-at d* instead would make a rank faster than any healthy rank, which has jitter too, and a barrier
-waits for the slowest of all ranks.
+the running median of d around it and d* the reference. So a duration never grows. Cutting each
+duration at d* instead would make a rank faster than any healthy rank, which has jitter too, and a
+barrier waits for the slowest of all ranks.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ class LocalRemoval:
     """Seconds saved before each barrier by one rank's work once all of `causes` are removed.
 
     A rank's deterministic and dynamic cause overlap, so a pair of them has a correction of its
-    own, which
-    may be negative.
+    own, which may be negative.
 
     Attributes:
         causes: positions of the causes.
@@ -230,8 +227,7 @@ def compute_saved_s(
     """Return the seconds saved before each barrier if spans of these phases keep a share, [E + 1].
 
     `kept` may be a sum of two shares minus a third. A share of 1 saves nothing, whatever terms it
-    is
-    composed of.
+    is composed of.
     """
     return timeline.work_before_barriers(rank, 1.0 - kept, codes)
 
@@ -300,8 +296,7 @@ def _find_affected_barriers(timeline: Timeline, cause: Cause) -> BoolArray:
     """Return a mask of the barriers before or at which removing the cause may matter, [E + 1].
 
     The work before a barrier may belong to the step before (its optimizer), and transfers reach
-    into the
-    next block.
+    into the next block.
     """
     covered = cause.covers(len(timeline.steps))
     if cause.burdens_transfer is not None:

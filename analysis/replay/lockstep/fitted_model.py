@@ -1,17 +1,12 @@
 """Fitted model of a run: the makespan that references and found causes alone account for.
 
 Every duration is its reference, times the slowdown of the causes acting on it, times jitter.
-Jitter is
-fluctuation that is shorter than any slow interval. It is fitted as the rest of a duration about
-its
-own running median. It is then redistributed in whole steps, so that no observed duration stays in
-its
-place. Slow drift, and slow intervals that were not found, remain unexplained. The jitter of
-transfers
-is redistributed among the steps that have transfers, about their mean. The mean is used because
-ranks that rarely synchronize often have links of two speeds, and no median lies in between.
-Warm-up
-steps keep their durations.
+Jitter is fluctuation that is shorter than any slow interval. It is fitted as the rest of a
+duration about its own running median. It is then redistributed in whole steps, so that no observed
+duration stays in its place. Slow drift, and slow intervals that were not found, remain
+unexplained. The jitter of transfers is redistributed among the steps that have transfers, about
+their mean. The mean is used because ranks that rarely synchronize often have links of two speeds,
+and no median lies in between. Warm-up steps keep their durations.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Recorded durations of a repeated operation (a step, an all-reduce), to repeat at other times.
 
 A duration is split into three factors: the usual duration, a slowness that belongs to the time,
-and
-jitter that belongs to the single operation. If the median of three consecutive operations differs
-from
-the usual duration by 10 % or more, the time was slow (or fast), and any operation at that time has
-the
-same slowness under any strategy. An operation that differs from its neighbors has jitter. Jitter
-is
-repeated in order, that of the warm-up only once. After the end of the recording no time is slow.
+and jitter that belongs to the single operation. If the median of three consecutive operations
+differs from the usual duration by 10 % or more, the time was slow (or fast), and any operation at
+that time has the same slowness under any strategy. An operation that differs from its neighbors
+has jitter. Jitter is repeated in order, that of the warm-up only once. After the end of the
+recording no time is slow.
 """
 
 from __future__ import annotations

@@ -99,10 +99,9 @@ def build_network(run: RunData, bottlenecks: tuple[Bottleneck, ...] = ()) -> Sim
     """Build the network of a run from its measurements.
 
     Round trips and rates are those measured before training, between the two hosts or two hosts of
-    the
-    same tiers. A link that was not measured but carried traffic has the values that TCP reported.
-    In a run
-    that was verified, a link without a requested limit is as fast as the machine.
+    the same tiers. A link that was not measured but carried traffic has the values that TCP
+    reported. In a run that was verified, a link without a requested limit is as fast as the
+    machine.
 
     Args:
         run: a loaded run.

@@ -2,6 +2,5 @@
 
 Read `counterfactual.py` first (changes under the run's own strategy), then `strategy_estimate.py`
 (other strategies). `strategy_catalog.py` lists the strategies; the other modules simulate them.
-This
-folder may import the other folders of `replay/` except `bytedance/`, and what they import.
+This folder may import the other folders of `replay/` except `bytedance/`, and what they import.
 """

@@ -1,8 +1,7 @@
 """Counterfactual replays: causes removed, other speeds of ranks and transfers, or other links.
 
 A replay in lockstep makes the same updates. Asynchronous ranks process the same number of samples.
-The
-waits follow the strategy's own rule.
+The waits follow the strategy's own rule.
 """
 
 from __future__ import annotations

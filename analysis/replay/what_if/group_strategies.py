@@ -2,12 +2,10 @@
 
 In partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021) the first ranks in the queue
 average together. One rule of the strategy is left out: groups must sometimes join ranks whose
-models
-have not mixed for a long time. It affects one group in many. ad_psgd (Lian et al., ICML 2018) and
-overlap_local_sgd (Wang et al., ICASSP 2020) average in the background. Their sends and receives do
-not
-slow down a step, because the share of a core is reserved for the work of steps. So only steps take
-time.
+models have not mixed for a long time. It affects one group in many. ad_psgd (Lian et al., ICML
+2018) and overlap_local_sgd (Wang et al., ICASSP 2020) average in the background. Their sends and
+receives do not slow down a step, because the share of a core is reserved for the work of steps. So
+only steps take time.
 """
 
 from __future__ import annotations
@@ -90,8 +88,7 @@ class PartialReduceSimulation(IndependentRanks):
         """Return the seconds of an average over a ring of the members.
 
         The ring has 2 (n - 1) rounds, in each of which every member forwards an n-th of the model.
-        The slowest
-        member determines the pace.
+        The slowest member determines the pace.
         """
         sim_input, count = self._input, len(members)
         if count < 2:

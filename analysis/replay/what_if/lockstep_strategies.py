@@ -43,8 +43,7 @@ def simulate_hierarchical(
     """Simulate hierarchical local SGD.
 
     Ranks reduce within each tier, the first ranks of the tiers reduce the tiers' sums, and each of
-    them
-    broadcasts the result in its tier.
+    them broadcasts the result in its tier.
     """
     last = sim_input.work.steps - 1
     members = [

@@ -2,13 +2,10 @@
 
 Ranks send their models to neighbors when a step begins, and wait for the neighbors' models when it
 ends. gossip (Lian et al., NIPS 2017) waits for all neighbors' models of the same step. hop (Luo et
-al.,
-ASPLOS 2019) accepts models of up to `staleness` steps ago and waits for all but `backups` of them.
-It is
-never more than `max_iteration_gap` steps ahead of a neighbor, and skips up to `skip` steps when
-all
-neighbors are further ahead. Sends and receives during computation do not slow it down, because the
-share of a core is reserved for the work of steps.
+al., ASPLOS 2019) accepts models of up to `staleness` steps ago and waits for all but `backups` of
+them. It is never more than `max_iteration_gap` steps ahead of a neighbor, and skips up to `skip`
+steps when all neighbors are further ahead. Sends and receives during computation do not slow it
+down, because the share of a core is reserved for the work of steps.
 """
 
 from __future__ import annotations
@@ -45,8 +42,7 @@ class _RankState:
     """State of a rank: its step, and its knowledge of each neighbor.
 
     `known` has the newest step that each neighbor is known to have begun. `received` has the steps
-    of the
-    models that the rank holds of each neighbor.
+    of the models that the rank holds of each neighbor.
     """
 
     def __init__(self, neighbors: tuple[int, ...]) -> None:

@@ -1,8 +1,8 @@
 """Strategies with a server, simulated message by message.
 
 Workers push gradients. A rule decides when gradients count and which workers get the model. The
-server
-handles one request at a time; together with a worker on its host it has one share of a core.
+server handles one request at a time; together with a worker on its host it has one share of a
+core.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class SimulatedStalenessRule:
     """Rule under which no rank is more than `staleness` steps ahead of the slowest.
 
     The rule is that of Ho et al., NIPS 2013. With 0 it is a synchronous parameter server; with
-    None no rank
-    waits.
+    None no rank waits.
 
     Args:
         world: number of ranks.

@@ -1,11 +1,9 @@
 """Estimated duration of the same work under other strategies.
 
 *The same work* is the same number of samples, in steps of the same size for each worker.
-Strategies in
-lockstep take the same number of global steps. With other strategies all ranks together process as
-many
-samples, in any division among the ranks. It is not the same accuracy: no replay can tell how many
-samples a strategy needs for that.
+Strategies in lockstep take the same number of global steps. With other strategies all ranks
+together process as many samples, in any division among the ranks. It is not the same accuracy: no
+replay can tell how many samples a strategy needs for that.
 """
 
 from __future__ import annotations
@@ -225,8 +223,7 @@ def _measure_exchange(
     """Return the durations of all-reduces of all ranks, and each rank's delay after the median one.
 
     The durations are those of the most expensive all-reduce of each step, or of all that DDP makes
-    in a
-    step.
+    in a step.
     """
     timeline, transfers = part.timeline, part.transfers
     of_all = ~timeline.pause & timeline.member.all(axis=1)

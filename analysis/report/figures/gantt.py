@@ -55,8 +55,7 @@ def build_step_bars(spans: SpanColumns, step: int) -> tuple[list[GanttBars], Flo
 
     Returns:
         Bars by color, and the arrival of the last rank at each collective, in milliseconds after
-        the step
-        began.
+        the step began.
     """
     rows = spans.where((spans.step == step) & (spans.phase != Phase.EVALUATE.code))
     if not len(rows):

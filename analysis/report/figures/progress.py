@@ -100,8 +100,7 @@ def build_loss_curve(steps: StepColumns, *, asynchronous: bool = False) -> Curve
     """Return times in seconds and the loss as a mean over ranks, weighted by samples.
 
     Long series are averaged over groups of consecutive steps, or of consecutive records of
-    asynchronous
-    ranks.
+    asynchronous ranks.
     """
     if asynchronous:
         weight, seconds, loss = _sum_weighted(steps, asynchronous=True)

@@ -122,8 +122,7 @@ def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
 
     Returns:
         An image, [R * pixels of a row, cells, 3]. Waits and pauses are hatched, and time without a
-        record
-        is white.
+        record is white.
     """
     cells, rows, _ = shares.shape
     kinds = len(activity.kinds)

@@ -39,8 +39,7 @@ def select_ranks_including(world: int, most: int, required: Sequence[int]) -> In
     """Return the ranks that get a row of their own, with required ones among them.
 
     Of at most `most` ranks, all are shown. Otherwise up to half of `most` are required ranks and
-    the others
-    are evenly spaced.
+    the others are evenly spaced.
     """
     if world <= most:
         return np.arange(world)

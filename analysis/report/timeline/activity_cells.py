@@ -40,8 +40,7 @@ class CellActivity(RankActivity):
     """Activity of ranks from cells of fixed width.
 
     Shares of a window come from these cells if its own cells are at least as wide, and otherwise
-    from the
-    window's spans.
+    from the window's spans.
 
     Attributes:
         run: run that the cells belong to.

@@ -125,8 +125,7 @@ def plan_levels(end_s: float, close_ups: Sequence[CloseUp], columns: int) -> tup
     """Distribute the cells over the whole run and the windows.
 
     Half of them go to the whole run, the rest equally to the windows. A window is kept if its
-    cells are then
-    at most half as wide.
+    cells are then at most half as wide.
 
     Args:
         end_s: length of the run.
@@ -135,8 +134,7 @@ def plan_levels(end_s: float, close_ups: Sequence[CloseUp], columns: int) -> tup
 
     Returns:
         The levels, the whole run first; together they have `columns` cells. If no window is kept,
-        the
-        whole run has all cells.
+        the whole run has all cells.
     """
     rest = int(columns * (1 - WHOLE_RUN_PART))
     kept = list(close_ups[: rest // LEAST_CELLS])
