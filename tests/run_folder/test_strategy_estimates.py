@@ -96,7 +96,7 @@ def test_analyze_refuses_a_strategy_before_it_begins(tmp_path: Path) -> None:
         main, ["analyze", str(tmp_path / "none"), "--strategy", "telepathy"]
     )
     assert refused.exit_code == 2
-    assert "no strategy that can be played" in refused.output
+    assert "no strategy that can be simulated" in refused.output
 
 
 def test_the_old_option_is_refused_with_the_name_of_the_new_one(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def _list_import_notes(
     extra = sorted({number for own in steps_by_rank.values() for number in own} - set(common))
     if extra:
         details.append(
-            f"Left out because not every rank recorded it: step {_format_numbers(extra)}."
+            f"Not every rank recorded step {_format_numbers(extra)}; such steps were left out."
         )
     hosts = {trace.host for trace in traces}
     if len(hosts) > 1:

@@ -3,16 +3,12 @@
 The phases are those of Laggard's own tracing. On the host, a phase is that of the outermost
 operations of the training thread. On a device, it is that of the calls that launched the kernels,
 but the times are those of the kernels, since a host runs ahead of its device. Names determine the
-phase:
-
-- `ProfilerStep#N` is a step.
-- `enumerate(DataLoader)` is fetch.
-- `autograd::engine::evaluate_function` is the backward pass, on any thread.
-- `Optimizer.` is the optimizer.
-- Annotations named like a phase (`record_function("forward")`) have that phase.
-- Other operations before a backward pass are forward; before the module's own `.forward` they are
-  preparation. After the last backward pass they belong to the optimizer.
-- `c10d::` launches collectives, whose times are those of `gloo:` operations and of NCCL's kernels.
+phase: `ProfilerStep#N` is a step, `enumerate(DataLoader)` is fetch,
+`autograd::engine::evaluate_function` is the backward pass on any thread, and `Optimizer.` is the
+optimizer. Annotations named like a phase (`record_function("forward")`) have that phase. Other
+operations before a backward pass are forward; before the module's own `.forward` they are
+preparation. After the last backward pass they belong to the optimizer. `c10d::` launches
+collectives, whose times are those of `gloo:` operations and of NCCL's kernels.
 """
 
 from __future__ import annotations
@@ -78,9 +74,8 @@ class StepTrace:
         collectives: collectives from launch (or arrival) to end.
         busy: times at which the rank worked on anything but collectives.
         backward: start and end of each backward pass.
-        resumes: time after each backward pass at which the training thread continued. Collectives
-            launched in the pass were over by then, even if another thread recorded their end
-            later.
+        resumes: time after each backward pass at which the training thread continued; collectives
+            launched in the pass were over, even if another thread recorded their end later.
         last_ns: time by which all collectives were over.
     """
 
@@ -126,8 +121,8 @@ def to_rank_step(trace: StepTrace, rank: int) -> RankStep:
     """Convert one step of one rank to spans.
 
     The rank waits at the end of a backward pass for all collectives launched in it. They form one
-    synchronization, and each keeps its times on a lane of its own. Every other collective is a
-    synchronization by itself. Synchronizations are numbered in the order of their launches.
+    synchronization, numbered by launch, and each keeps its times on a lane of its own. Every other
+    collective is a synchronization by itself.
     """
     waits: list[TraceSpan] = []
     background: list[TraceSpan] = []
@@ -230,11 +225,7 @@ def _is_in_window(events: ProfilerEvents, window: StepWindow) -> BoolArray:
 
 
 def _select_work(host: ProfilerEvents, launches: ProfilerEvents) -> ProfilerEvents:
-    """Return the operations that are work.
-
-    Collectives are not work, nor are operations in which a collective was launched, since these
-    may have waited for it.
-    """
+    """Return operations that are work; those that enclose a launch may have waited and are not."""
     work = host.where(
         (host.category == _HOST_OP)
         & np.array([not _NOT_WORK.match(name) for name in host.name], dtype=np.bool_)
@@ -292,10 +283,9 @@ def _normalize_collective_name(name: str) -> str:
 
 
 def _find_backward_passes(host: ProfilerEvents) -> tuple[tuple[int, int], ...]:
-    """Return the start and end of each backward pass.
+    """Return the start and end of each backward pass, with DDP's work on reduced gradients.
 
     A pass lasts from its first operation to its last, as long as no other operation is in between.
-    After a pass, DDP's reducer hands out the reduced gradients, which is part of the pass.
     """
     inside, reducer = (
         np.char.startswith(host.name, _BACKWARD),

@@ -132,7 +132,7 @@ def test_sampled_steps_are_laid_behind_each_other() -> None:
     assert not align_steps(whole).concatenated
     assert laid.end_ns.max() - laid.start_ns.min() == pytest.approx(whole.end_s.max() * 1e9, abs=10)
     notes = origin(operations_to_run(operations, Path("t.parquet"))).notes
-    assert any("behind each other" in note for note in notes)
+    assert any("one after the other" in note for note in notes)
 
 
 def test_a_pipeline_is_told_and_not_priced() -> None:
@@ -174,7 +174,7 @@ def test_what_the_format_cannot_tell_is_refused() -> None:
         run_to_operations(alone)
     seldom = keep_spans(run, ~((run.spans.group == 1) & (run.spans.step == 4)))
     with pytest.raises(
-        InputError, match=r"step 4.*grads-reduce-scatter|grads-reduce-scatter in step 4"
+        InputError, match=r"step 4.*grads-reduce-scatter|grads-reduce-scatter operations in step 4"
     ):
         run_to_operations(seldom)
     assert run.record is not None
@@ -209,7 +209,7 @@ class Fault(enum.Enum):
 
     MISSING_COLUMN = (
         lambda t: t.drop_columns(["seq_id"]),
-        r"column seq_id: is missing \(there are: .*dp_rank",
+        r"column seq_id: is missing \(columns present: .*dp_rank",
     )
     WHOLE_AS_FLOAT = (
         lambda t: t.set_column(
