@@ -1,3 +1,6 @@
-"""Traces of other tools as runs, and runs as what other tools read; one module or two per format
-(docs/how_to/analyze_other_traces.md).
+"""Import of other tools' traces as runs, and export of runs for other tools (docs/how_to/analyze_other_traces.md).
+
+Read `registry.py` first: it lists the formats that can be read. Each format has a folder with a
+`trace_format.py`. `import_run/` has the parts that all readers share, and `export/` the writers.
+This folder may import `tables/` of the analysis and the core.
 """

@@ -1,4 +1,4 @@
-"""The trace formats that `laggard analyze` reads, one line each; detection and reading."""
+"""Registry of the trace formats that `laggard analyze` reads, one line each."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def _is_run_folder(path: Path) -> bool:
 
 RUN_FOLDER = TraceFormat("run", "a run folder", _is_run_folder, load_run)
 
+# The order matters: a path has the first format that matches it.
 TRACE_FORMATS: tuple[TraceFormat, ...] = (
     RUN_FOLDER,
     BYTEDANCE,
@@ -36,24 +37,23 @@ def detect_format(path: Path) -> TraceFormat:
         TraceFormatError: the path matches no format.
     """
     if not path.exists():
-        raise TraceFormatError(
-            str(path), "", "there is no such file or folder", f"give {SUPPORTED_INPUTS}"
-        )
+        raise TraceFormatError(str(path), "", "no such file or folder", f"give {SUPPORTED_INPUTS}")
     for each in TRACE_FORMATS:
         if each.matches(path):
             return each
     if not path.is_dir():
-        rule = f"{path.suffix or 'no ending'} is no ending of a trace"
+        rule = f"{path.suffix or 'a name without suffix'} is not the suffix of a trace"
         raise TraceFormatError(str(path), "", rule, f"give {SUPPORTED_INPUTS}")
     parquet = sorted(path.glob("*.parquet"))
-    fix = f"give one file of it, such as {parquet[0]}" if parquet else f"give {SUPPORTED_INPUTS}"
-    raise TraceFormatError(str(path), "", "no trace is in this folder", fix)
+    # ByteDance traces are single files, so a folder of them matches no format.
+    fix = f"give one of its files, such as {parquet[0]}" if parquet else f"give {SUPPORTED_INPUTS}"
+    raise TraceFormatError(str(path), "", "the folder contains no trace", fix)
 
 
 def open_run(path: Path) -> RunData:
-    """Return the run at a path, of whatever format.
+    """Return the run at a path, in any of the formats.
 
     Raises:
-        RunFolderError: the content is not of the format that its name promises.
+        RunFolderError: the content does not have the format that the path's name indicates.
     """
     return detect_format(path).read(path)

@@ -1,13 +1,12 @@
-"""What a link would carry otherwise: the rates and round trips of a run's links, and how a ring
-all-reduce goes over them.
+"""Rates and round trips of a run's links, and the duration of a ring all-reduce over them.
 
 In a ring all-reduce of S bytes over n hosts (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69,
-2009) every link carries 2 (n - 1) parts of S / n, one after the other. As gloo does it, a part goes
-as two halves, each sent once the receiver has said that it waits for it, and a host goes on to its
-next part when it has received one and got rid of one. So nobody is ever more than a part ahead of a
-neighbour, and all move at the pace of the slowest link: per part both halves on the wire, or a
-round trip and one half, whichever takes longer. Who arrives early gets a few parts on before the
-others come.
+2009) every link carries 2 (n - 1) parts of S / n, one after the other. gloo sends a part as two
+halves, each after the receiver has reported that it waits for it. A host starts its next part when
+it has received one part and sent one. So no host is ever more than one part ahead of a neighbor,
+and all hosts advance at the pace of the slowest link. A part takes the longer of two times: both
+halves on the wire, or one round trip and one half. A host that arrives early completes a few parts
+before the others arrive.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ HopEnds = tuple[str, str]
 
 @dataclass(frozen=True)
 class LinkChange:
-    """A link, or all links between two tiers, with another rate or delay.
+    """Changed rate or delay of one link, or of all links between two tiers.
 
     Attributes:
-        src: a host, or a tier.
-        dst: a host, or a tier.
-        rate_mbps: what it carries; None: as before.
-        delay_ms: one way, end to end; None: as before.
-        symmetric: whether the way back changes as well.
+        src: name of the sending host or tier.
+        dst: name of the receiving host or tier.
+        rate_mbps: new rate; None keeps the measured one.
+        delay_ms: new one-way delay, end to end; None keeps the measured one.
+        symmetric: if true, the opposite direction changes as well.
     """
 
     src: str
@@ -47,22 +46,25 @@ class LinkChange:
     def __post_init__(self) -> None:
         if self.rate_mbps is None and self.delay_ms is None:
             raise InputError(
-                f"{self.label}: nothing about it is otherwise — give rate_mbps or delay_ms"
+                f"{self.label}: the change has neither a rate nor a delay — set rate_mbps or"
+                " delay_ms"
             )
         if self.rate_mbps is not None and not self.rate_mbps > 0:
-            raise InputError(f"{self.label}: {self.rate_mbps} Mbit/s is no rate — give one above 0")
+            raise InputError(
+                f"{self.label}: rate_mbps is {self.rate_mbps} and must be greater than 0"
+            )
         if self.delay_ms is not None and not 0 <= self.delay_ms < float("inf"):
             raise InputError(
-                f"{self.label}: {self.delay_ms} ms is no delay — give one of 0 or more"
+                f"{self.label}: delay_ms is {self.delay_ms} and must be finite and at least 0"
             )
 
     @property
     def label(self) -> str:
-        """The link, for messages."""
+        """Return the link's name for messages."""
         return f"{self.src} to {self.dst}"
 
     def applies_to(self, ends: HopEnds, tiers: Mapping[str, str]) -> bool:
-        """Whether it is about the way from one host to another."""
+        """Return True if the change applies to the direction from the first host to the second."""
         ways = [ends, ends[::-1]] if self.symmetric else [ends]
         return any(
             self._matches(self.src, src, tiers) and self._matches(self.dst, dst, tiers)
@@ -76,15 +78,18 @@ class LinkChange:
 
 @dataclass(frozen=True)
 class NetworkHop:
-    """One way between two hosts: what it carries at most, and the round trip over it."""
+    """One direction between two hosts: its highest rate, and the round trip over it."""
 
     ends: HopEnds
     rate_mbps: float
     rtt_ms: float
 
     def with_changes(self, changes: Sequence[LinkChange], tiers: Mapping[str, str]) -> NetworkHop:
-        """The same after the changes; a delay one way is half a round trip, or a part of it where
-        the way back stays.
+        """Return the hop after the changes.
+
+        A symmetric change of the delay sets the round trip to twice the delay. An asymmetric one
+        adds the delay to half of the present round trip, because the opposite direction is
+        unchanged.
         """
         hop = self
         for change in changes:
@@ -98,12 +103,12 @@ class NetworkHop:
         return hop
 
     def part_s(self, part_bytes: float) -> float:
-        """Seconds that a part of a ring's step takes it."""
+        """Return the seconds that one part of a ring all-reduce takes over this hop."""
         half_s = part_bytes / 2.0 * 8e-6 / self.rate_mbps
         return max(2.0 * half_s, half_s + self.rtt_ms * 1e-3)
 
     def slowed_to(self, part_s: float, part_bytes: float) -> NetworkHop:
-        """The same with the rate at which a part takes so long."""
+        """Return the hop with the rate at which one part takes `part_s` seconds."""
         half_bits, rtt_s = part_bytes * 4e-6, self.rtt_ms * 1e-3
         half_s = part_s / 2.0 if part_s >= 2.0 * rtt_s else max(part_s - rtt_s, 1e-9)
         return replace(self, rate_mbps=min(self.rate_mbps, half_bits / half_s))
@@ -112,21 +117,24 @@ class NetworkHop:
 def compute_ring_finish_s(
     arrival_s: FloatArray, hops: Sequence[NetworkHop], payload_bytes: float
 ) -> FloatArray:
-    """When hosts are through with an all-reduce over a ring.
+    """Return the times at which hosts finish an all-reduce over a ring.
 
     Args:
-        arrival_s: when each came to it, [E, n], in the order of the ring: the i-th sends over
-            `hops[i]` to the next.
-        hops: the links, n of them, two at least.
-        payload_bytes: what is reduced.
+        arrival_s: time at which each host arrives, [E, n], in the order of the ring: the i-th host
+            sends over `hops[i]` to the next.
+        hops: the n links of the ring; at least two.
+        payload_bytes: size of the reduced data.
 
     Returns:
-        When each was through, [E, n].
+        Time at which each host finishes, [E, n].
     """
     count = len(hops)
     half_s = np.array([payload_bytes / count * 4e-6 / hop.rate_mbps for hop in hops])
     way_s = np.array([hop.rtt_ms / 2e3 for hop in hops])
     done, sent = arrival_s, np.full_like(arrival_s, -np.inf)
+    # One iteration per part. `done` is the time at which a host may start its next part, `sent`
+    # the time at which its first half may leave: the receiver has asked for it, and the sender's
+    # last part has left the link.
     for _ in range(2 * (count - 1)):
         waited_for = np.roll(done, -1, axis=1) + way_s
         sent = np.maximum(np.maximum(done, waited_for), sent + 2.0 * half_s)
@@ -138,21 +146,23 @@ def compute_ring_finish_s(
 def estimate_hops(
     links: Sequence[Link], fidelity: Sequence[FidelityCheck], tiers: Mapping[str, str]
 ) -> dict[HopEnds, NetworkHop]:
-    """Rates and round trips of the links that carried traffic.
+    """Return the rates and round trips of the links that carried traffic.
 
-    Round trips are the least that TCP saw. A rate is what a flow of its own reached before
-    training, between the two hosts or two of the same tiers, where that was measured; else what TCP
-    reached at best, which is less than the link can carry where the senders had little to send.
+    The round trip is the smallest that TCP measured. The rate is the one that a single flow
+    reached before training, between the same two hosts or two hosts of the same tiers, if that was
+    measured. Otherwise it is the highest rate that TCP reached, which is too low if the senders
+    had little to send.
 
     Args:
-        links: as measured.
-        fidelity: what was measured before training; may be empty.
-        tiers: of every host.
+        links: measured links of the run.
+        fidelity: measurements made before training; may be empty.
+        tiers: tier of every host.
     """
     rates: dict[HopEnds, float] = {}
     for check in fidelity:
         if check.kind == "rate" and check.dst is not None:
             rates[check.src, check.dst] = check.measured
+    # Links of one tier pair have the lowest rate that was measured between the tiers.
     between: dict[HopEnds, float] = {}
     for (src, dst), rate in rates.items():
         pair = (tiers.get(src, src), tiers.get(dst, dst))
@@ -166,7 +176,7 @@ def estimate_hops(
 
 
 def estimate_run_hops(run: RunData, tiers: Mapping[str, str]) -> dict[HopEnds, NetworkHop]:
-    """Rates and round trips of a run's links (see `estimate_hops`).
+    """Return the rates and round trips of a run's links (see `estimate_hops`).
 
     Raises:
         RunFolderError: no connection was sampled.
@@ -180,15 +190,15 @@ def estimate_run_hops(run: RunData, tiers: Mapping[str, str]) -> dict[HopEnds, N
 def find_ring_ends(
     carried: Mapping[HopEnds, float], hosts: Sequence[str]
 ) -> tuple[HopEnds, ...] | None:
-    """The ring in which hosts send most of what they send.
+    """Return the ring over which the hosts send most of their bytes.
 
     Args:
-        carried: bytes from one host to another.
-        hosts: those of the ranks.
+        carried: bytes sent from one host to another.
+        hosts: hosts of the ranks.
 
     Returns:
-        Its links in order, from the first host on; None where these do not make one ring of all
-        hosts.
+        The links of the ring in order, beginning at the first host, or None if the links with the
+        most bytes do not form one ring of all hosts.
     """
     following = {}
     for host in hosts:
@@ -207,23 +217,23 @@ def find_ring_ends(
 
 
 def require_link_samples(run: RunData) -> None:
-    """Samples of connections are what links are known by.
+    """Raise an error unless the run has samples of connections, the only source about links.
 
     Raises:
-        RunFolderError: there are none.
+        RunFolderError: there are no samples.
     """
     if not len(run.links):
         raise RunFolderError(
-            f"{run.folder}: no connection was sampled (links.parquet), so nothing is known of any"
-            " link"
+            f"{run.folder}: no connection was sampled (links.parquet has no rows), so the rates and"
+            " round trips of the links are unknown"
         )
 
 
 def require_known_ends(changes: Sequence[LinkChange], tiers: Mapping[str, str]) -> None:
-    """Every name must be a host or a tier of the run.
+    """Raise an error unless every name in the changes is a host or a tier of the run.
 
     Raises:
-        InputError: one is neither.
+        InputError: a name is neither.
     """
     known = {*tiers, *tiers.values()}
     for change in changes:
@@ -231,5 +241,6 @@ def require_known_ends(changes: Sequence[LinkChange], tiers: Mapping[str, str]) 
             if name not in known:
                 label = ", ".join(sorted({tier for tier in tiers.values() if tier}))
                 raise InputError(
-                    f"{name}: no host or tier of this run — its tiers are {label or 'not known'}"
+                    f"{name} is no host or tier of this run — use a host or one of its tiers:"
+                    f" {label or 'none recorded'}"
                 )

@@ -1,10 +1,10 @@
-"""Shapley values (Shapley 1953): what each of several causes contributes when their effects
-overlap.
+"""Shapley values (Shapley 1953): the contribution of each of several causes whose effects overlap.
 
-Games here are given for many blocks at once: a value per coalition and block, summed over the
-blocks, which the Shapley value allows because it is linear. Exact by enumeration up to ten players;
-beyond, by random orders, each followed by its reverse (antithetic; Mitchell, Cooper, Frank and
-Holmes, JMLR 2022), drawn anew for every block.
+A game is given for many blocks at once, as one value per coalition and block. The values are
+summed over the blocks, which is allowed because the Shapley value is linear. Up to ten players,
+all coalitions are enumerated and the result is exact. With more players, random orders are drawn
+anew for every block, each followed by its reverse (antithetic sampling; Mitchell, Cooper, Frank
+and Holmes, JMLR 2022).
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ def compute_shapley(
     max_orders: int = _TOTAL_ORDERS,
     total_blocks: int | None = None,
 ) -> FloatArray:
-    """Shares of `game(nobody) - game(everybody)`, summed over the blocks.
+    """Return each player's share of `game(no player) - game(all players)`, summed over the blocks.
 
     Args:
-        game: from who is in each coalition, [C, B, players] (B may be 1: the same in every block),
-            to costs, [C, B].
+        game: function that maps the membership of each coalition, [C, B, players], to costs, [C,
+            B]. B may be 1 if the membership is the same in every block.
         players: number of players.
         blocks: number of blocks.
-        rng: draws the orders when there are more than ten players.
-        max_orders: that are drawn then, over all blocks.
-        total_blocks: blocks of the whole run for which orders are drawn, if these are only some:
-            all get as many, so that the error of the sum is least for the orders that there are.
+        rng: source of the random orders when there are more than ten players.
+        max_orders: number of random orders to draw over all blocks.
+        total_blocks: number of blocks of the whole run for which orders are drawn, if `blocks` is
+            only a part of them. All blocks get the same number of orders, which minimizes the
+            error of the sum.
 
     Returns:
-        One share per player, [players]; they add up to the difference exactly.
+        One share per player, [players]. The shares add up exactly to the difference.
     """
     if players <= MAX_EXACT_PLAYERS:
         return _enumerate_shares(game, players)
@@ -59,6 +60,7 @@ def compute_shapley(
 
 
 def _enumerate_shares(game: Game, players: int) -> FloatArray:
+    # Coalition number m contains player p if bit p of m is set.
     masks = np.arange(1 << players)
     members = (masks[:, None] >> np.arange(players)[None, :] & 1).astype(np.bool_)
     cost = game(members[:, None, :]).sum(axis=1)
@@ -86,10 +88,12 @@ def _sample_shares(
 
 
 def _sum_gains(game: Game, drawn: IntArray) -> FloatArray:
-    """What each player gains when all join in the orders drawn, [O, B, players]; summed over orders
-    and blocks, [players].
+    """Return each player's gains when players join in the drawn orders, [players].
+
+    The orders have the shape [O, B, players]; the gains are summed over orders and blocks.
     """
     orders, blocks, players = drawn.shape
+    # The argsort of a permutation is its inverse: the position of each player in the order.
     position = np.argsort(drawn, axis=2)
     members = position[None] < np.arange(players + 1)[:, None, None, None]
     cost = game(members.reshape(-1, blocks, players)).reshape(players + 1, orders, blocks)

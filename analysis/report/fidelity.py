@@ -1,4 +1,4 @@
-"""Fidelity as a verdict, a summary by quantity and the full list."""
+"""Fidelity section of the report: verdict, summary by quantity, and the full list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class KindRow:
-    """All checks of one quantity."""
+    """Summary row of all checks of one quantity."""
 
     name: str
     within: str
@@ -31,7 +31,7 @@ class KindRow:
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One check, in words."""
+    """Row of one check, as text."""
 
     name: str
     where: str
@@ -44,8 +44,9 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class FidelityPart:
-    """The report's part about fidelity: `shown` rows are seen at once, `folded` ones on request;
-    misses are always shown.
+    """Fidelity section of the report.
+
+    `shown` rows are always visible and `folded` rows on request; misses are always visible.
     """
 
     verdict: StatusMessage
@@ -55,11 +56,11 @@ class FidelityPart:
 
 
 def build_fidelity_part(checks: Sequence[FidelityCheck], *, violated: bool = False) -> FidelityPart:
-    """What the emulation gave against what it was asked for before training; misses come first.
+    """Build the section that compares requested and measured values; misses come first.
 
     Args:
-        checks: what was measured.
-        violated: whether the emulation did not keep to it while training ran.
+        checks: values measured before training.
+        violated: if true, the emulation was out of tolerance during training.
     """
     ordered = sorted(checks, key=lambda c: c.ok)
     kinds = dict.fromkeys(c.kind for c in checks)
@@ -77,7 +78,7 @@ def _summarize_checks(checks: Sequence[FidelityCheck], violated: bool) -> Status
     missed = sum(not c.ok for c in checks)
     if not checks:
         return StatusMessage(
-            "Not measured: nothing says that this run's network and hosts were as asked for.",
+            "Not measured: this run has no check that its network and hosts were as requested.",
             "care",
         )
     if missed:
@@ -86,8 +87,8 @@ def _summarize_checks(checks: Sequence[FidelityCheck], violated: bool) -> Status
         )
     if violated:
         return StatusMessage(
-            "Not throughout: it was within tolerance before training, and slipped while training"
-            " ran.",
+            "Not throughout: the emulation was within tolerance before training, but out of"
+            " tolerance during training.",
             "bad",
         )
     number = (
@@ -99,6 +100,7 @@ def _summarize_checks(checks: Sequence[FidelityCheck], violated: bool) -> Status
 
 
 def _build_kind_row(checks: Sequence[FidelityCheck]) -> KindRow:
+    # The largest error relative to its own tolerance, since tolerances differ between checks.
     worst = max(checks, key=_compute_tolerance_use)
     within = sum(c.ok for c in checks)
     return KindRow(
@@ -111,6 +113,7 @@ def _build_kind_row(checks: Sequence[FidelityCheck]) -> KindRow:
 
 
 def _compute_tolerance_use(check: FidelityCheck) -> float:
+    # The bound avoids a division by a tolerance of 0.
     return abs(check.measured - check.requested) / max(check.tolerance, 1e-12)
 
 

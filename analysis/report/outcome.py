@@ -1,4 +1,4 @@
-"""The outcome of a run, as tiles."""
+"""Tiles that show the outcome of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from laggard.core.run_schema import RunOutcome
 from laggard.core.text_format import format_bytes, format_percent, format_seconds
 
 _STOPPED_BY = {
-    "accuracy": "accuracy reached",
-    "steps": "number of steps",
+    "accuracy": "target accuracy reached",
+    "steps": "number of steps reached",
     "time": "time limit",
     "walltime": "end of the reservation",
 }
@@ -27,7 +27,10 @@ class Tile:
 
 
 def build_outcome_tiles(run: RunData, analysis: AnalysisResult | None) -> tuple[Tile, ...]:
-    """What the run achieved; of a run that did not end, what its spans say."""
+    """Return the tiles of the run's outcome.
+
+    A run without an outcome has the tiles that its spans allow.
+    """
     outcome = run.record.outcome if run.record is not None else None
     if outcome is not None:
         dilated = run.record is not None and run.record.dilation != 1
@@ -63,7 +66,7 @@ def _build_outcome_tiles(outcome: RunOutcome, *, dilated: bool) -> tuple[Tile, .
         Tile("Steps", f"{outcome.steps}", f"stopped by: {_STOPPED_BY[outcome.stopped_by]}"),
         Tile("Throughput", f"{outcome.samples_per_s:.4g}", "samples per second"),
         Tile("Sent", format_bytes(outcome.bytes_sent), "over the network"),
-        Tile("Fairness", f"{outcome.fairness:.2f}", "Jain's index; 1 is even"),
+        Tile("Fairness", f"{outcome.fairness:.2f}", "Jain's index; 1 is perfectly even"),
     ]
     if outcome.accuracy is not None:
         known.insert(
@@ -79,9 +82,10 @@ def _build_energy_tiles(run: RunData) -> tuple[Tile, ...]:
     if not drawn:
         return ()
     kilojoules = sum(each.joules for each in drawn) / 1e3
+    # Several ranks may share a host, and energy is metered per host.
     of_all = len({host.host for host in run.hosts})
     who = (
-        "all hosts, as metered"
+        "all hosts, metered"
         if len(drawn) == of_all
         else f"the {len(drawn)} metered of {of_all} hosts"
     )
@@ -96,7 +100,7 @@ def _build_loss_tiles(analysis: AnalysisResult | None) -> tuple[Tile, ...]:
         format_percent(max(analysis.lost_s, 0.0) / analysis.makespan_s),
         f"{format_seconds(max(analysis.lost_s, 0.0))} of the makespan",
     )
-    relied = "costs can be relied on" if analysis.is_reliable else "costs are not to be relied on"
+    relied = "costs are reliable" if analysis.is_reliable else "costs are not reliable"
     return lost, Tile(
         "Explained", f"{100 * analysis.explained:.1f} %", f"of the makespan, by the model; {relied}"
     )

@@ -1,4 +1,4 @@
-"""What a report says, as plain values; the template only arranges them."""
+"""Values of a report's page; the template only arranges them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from laggard.analysis.tables.load_run import RunData
 
 @dataclass(frozen=True)
 class FigurePart:
-    """One figure; `wide` and `narrow` are data URIs. `timeline` is what takes its place where
-    scripts run.
+    """Figure of the page; `wide` and `narrow` are data URIs.
+
+    `timeline` replaces the picture if scripts can run.
     """
 
     name: str
@@ -47,7 +48,7 @@ class FigurePart:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything the template needs, unescaped: escaping is its job."""
+    """Everything that the template needs, unescaped; the template escapes it."""
 
     scenario: str
     run_id: str
@@ -75,12 +76,12 @@ class Page:
 def build_page(
     run: RunData, analysis: AnalysisResult | None, figures: Sequence[DrawnFigure]
 ) -> Page:
-    """Collects what the report says.
+    """Collect the values of the page.
 
     Args:
-        run: the run.
-        analysis: what was found; None when no step was finished.
-        figures: drawn already.
+        run: run to report.
+        analysis: findings of the run; None if no step was finished.
+        figures: figures that have been drawn.
 
     Returns:
         The page's values.
@@ -126,19 +127,20 @@ def build_page(
 
 
 def _explain_missing_costs(run: RunData) -> str:
-    """Why what causes cost is not computed, where it is not."""
+    """Return the reason why costs of causes are not computed, for runs without them."""
     if run.record is not None and run.record.origin is not None:
-        return "Not computed: the replay does not know all that this trace's workers wait for."
-    return "Not computed: that takes workers that are all there, to the end."
+        return "Not computed: the replay does not model all waits of this trace's workers."
+    return "Not computed: costs require that all workers are present throughout the run."
 
 
 def _split_answer(
     run: RunData, analysis: AnalysisResult | None
 ) -> tuple[tuple[str, ...], tuple[StatusMessage, ...]]:
-    """The answer proper, and how the run ended as notices above it."""
+    """Return the sentences of the answer, and the state of the run as notices above it."""
     if analysis is None:
         return format_answer(run, None), ()
     answer_sentences = (*format_findings(run, analysis), *format_decisions(run))
+    # The remainder and the state of the run are notices; every other sentence is the answer.
     state = [
         s
         for s in format_answer(run, analysis)
@@ -162,8 +164,8 @@ def _list_contents(
         ("stragglers", "Stragglers", analyzed),
         ("fidelity", "Fidelity", emulated),
         ("figures", "Figures", figures),
-        ("how", "How it was run", True),
-        ("words", "Words", True),
+        ("how", "Setup", True),
+        ("words", "Terms", True),
     )
     return tuple((anchor, title) for anchor, title, is_present in parts if is_present)
 
@@ -171,6 +173,7 @@ def _list_contents(
 def _build_figure_part(
     drawn: DrawnFigure, run: RunData, analysis: AnalysisResult | None
 ) -> FigurePart:
+    # Only the timeline has an interactive version.
     zoomed = analysis if drawn.kind is timeline.FIGURE else None
     return FigurePart(
         name=drawn.kind.name,

@@ -1,4 +1,4 @@
-"""How a run was run: facts, stages, hosts and machines."""
+"""Setup of a run for the report: facts, stages, hosts and machines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _BACKENDS = {
     "userspace": "Laggard's userspace link emulator",
     "netem": "the kernel's netem, through EnOSlib",
 }
+# Smaller clock errors are not reported, in nanoseconds.
 _CLOCKS_APART_NS = 1000
 _HOST_NAME_KEYS = frozenset({"host", "name", "rank", "tier", "address", "machine"})
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A plain table."""
+    """Plain table of the report."""
 
     title: str
     columns: tuple[str, ...]
@@ -28,7 +29,7 @@ class ReportTable:
 
 
 def format_hosts_line(run: RunData) -> str:
-    """`8 hosts: 2 cloud, 2 fog, 4 edge`."""
+    """Return a line such as `8 hosts: 2 cloud, 2 fog, 4 edge`."""
     tier_of = {h.host: h.tier for h in run.hosts}
     if not tier_of:
         return ""
@@ -39,15 +40,15 @@ def format_hosts_line(run: RunData) -> str:
 
 
 def list_facts(run: RunData) -> tuple[tuple[str, str], ...]:
-    """Names and values, those that are known."""
+    """Return the names and values of the facts that are known."""
     record = run.record
     if record is None:
-        return (("Folder", run.folder.name), ("State", "the run ended before it wrote run.json"))
+        return (("Folder", run.folder.name), ("State", "ended before run.json was written"))
     known = [
         ("Started", record.started),
         ("Testbed", record.testbed),
         ("Strategy", record.strategy.description),
-        ("Links made by", _BACKENDS.get(record.backend or "", record.backend or "")),
+        ("Link emulation", _BACKENDS.get(record.backend or "", record.backend or "")),
         ("Time dilation", _format_dilation(record) if record.origin is None else ""),
         ("Clocks", _format_clocks(run)),
         ("Reservations", ", ".join(_format_job(job) for job in record.jobs)),
@@ -65,7 +66,7 @@ def list_facts(run: RunData) -> tuple[tuple[str, str], ...]:
             (
                 ""
                 if record.origin is None
-                else "Nothing was emulated: this is the trace of another tool."
+                else "Nothing was emulated: this trace comes from another tool."
             ),
         ),
         ("Seed", str(record.seed) if record.origin is None else ""),
@@ -76,7 +77,7 @@ def list_facts(run: RunData) -> tuple[tuple[str, str], ...]:
 
 
 def build_setup_tables(run: RunData) -> tuple[ReportTable, ...]:
-    """Stages, hosts and machines; those that are known."""
+    """Return the tables of hosts, decisions, stages and machines that have rows."""
     tables = [_build_hosts_table(run)]
     if run.record is not None:
         tables += [
@@ -91,25 +92,25 @@ def _format_dilation(record: RunRecord) -> str:
     if record.dilation == 1.0:
         return "none: virtual time is real time"
     return (
-        f"{record.dilation:.3g}: the continuum ran that many times slower than real time, and is"
-        " reported as asked for"
+        f"{record.dilation:.3g}: the continuum ran that many times slower than real time, and all"
+        " times are reported undilated"
     )
 
 
 def _format_clocks(run: RunData) -> str:
-    """How far the hosts' clocks may still be off; nothing where they share one, or as good as."""
+    """Return the possible error of the hosts' clocks, or "" if it is negligible."""
     errors_ns = [host.clock_error_ns for host in run.hosts]
     if max(errors_ns, default=0) < _CLOCKS_APART_NS:
         return ""
     worst = max(run.hosts, key=lambda host: host.clock_error_ns)
     return (
-        f"one per host, brought together; each off by at most {worst.clock_error_ns / 1e6:.2g} ms"
+        f"one per host, aligned; the largest possible error is {worst.clock_error_ns / 1e6:.2g} ms"
         f" ({worst.host})"
     )
 
 
 def _format_job(job: ReservedJob) -> str:
-    released = "given back" if job.released else "NOT given back: laggard destroy"
+    released = "released" if job.released else "NOT released — run laggard destroy"
     return f"{job.name} ({job.job_id}) at {job.site}, {job.nodes} nodes, {released}"
 
 
@@ -129,27 +130,26 @@ def _format_share(host: RankHost) -> str:
 
 
 def _format_origin(record: RunRecord) -> str:
-    return (
-        "" if record.origin is None else f"{record.origin.path}, as {record.origin.format} wrote it"
-    )
+    return "" if record.origin is None else f"{record.origin.path}, format {record.origin.format}"
 
 
 def _build_decisions_table(run: RunData) -> ReportTable:
     rows = tuple(
         (str(each.step), format_seconds(each.at_s), each.description) for each in run.decisions
     )
-    return ReportTable("What the strategy decided", ("After step", "At", "Decision"), rows)
+    return ReportTable("Decisions of the strategy", ("After step", "Time", "Decision"), rows)
 
 
 def _build_stages_table(record: RunRecord) -> ReportTable:
     rows = tuple((stage.name, format_seconds(stage.seconds)) for stage in record.stages)
-    return ReportTable("Stages, in real time", ("Stage", "Took"), rows)
+    return ReportTable("Stages, in real time", ("Stage", "Duration"), rows)
 
 
 def _build_machines_table(record: RunRecord) -> ReportTable:
-    """Fingerprints without the names of hosts, equal ones told once."""
+    """Build the table of machine fingerprints without host names; equal machines share a row."""
     prints = [{k: v for k, v in host.items() if k not in _HOST_NAME_KEYS} for host in record.hosts]
     keys = tuple(dict.fromkeys(key for fingerprint in prints for key in fingerprint))
+    # A Counter keeps the order of first occurrence, so the table follows the ranks.
     rows = Counter(
         tuple(_format_cell(fingerprint.get(key)) for key in keys) for fingerprint in prints
     )

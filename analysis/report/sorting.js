@@ -1,4 +1,4 @@
-// Sorts a table by the column whose header is pressed: ascending, descending, then as it was written.
+// Sorts a table by the column whose header is pressed: ascending, descending, then in the original order.
 "use strict";
 (() => {
   const SCALE = {
@@ -8,7 +8,7 @@
   };
   const PART = /^(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(x|%|[A-Za-z]+(?:\/s)?)?/;
 
-  // A number with its units, such as "12 min 5 s (18 %)", in the smallest of them; null where the text begins with none.
+  // Returns a number with its units, such as "12 min 5 s (18 %)", in the base unit, or null if the text does not begin with a number.
   function amount(text) {
     let rest = text.replace(/\s+/g, " ").trim().replace(/^(±|under|over|about|[<>≤≥~])\s*/, "");
     let total = null;
@@ -72,12 +72,12 @@
     }
   }
 
-  // Where rows are cards there are no headers to press: a list of what to sort by stands above.
+  // Rows that are shown as cards have no headers to press, so a list of sort orders is added above.
   function pick(table, names) {
     const label = document.createElement("label");
     label.className = "sort-by";
     const select = document.createElement("select");
-    select.add(new Option("as written", ""));
+    select.add(new Option("original order", ""));
     names.forEach((name, column) => {
       select.add(new Option(`${name}, ascending`, `${column} ascending`));
       select.add(new Option(`${name}, descending`, `${column} descending`));

@@ -1,4 +1,4 @@
-"""A short statement and whether it is good news."""
+"""Short statement with a tone: good, bad, or care."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ Tone = Literal["good", "bad", "care"]
 
 @dataclass(frozen=True)
 class StatusMessage:
-    """What is said, and the colour that goes with it (never the colour alone)."""
+    """Statement, and the tone that determines its color.
+
+    The text says everything that the color does.
+    """
 
     text: str
     tone: Tone

@@ -1,4 +1,4 @@
-"""The stragglers as table rows."""
+"""Table rows of the stragglers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from laggard.analysis.tables.timelines.step_clock import (
 from laggard.core.run_schema import Alarm, Finding
 from laggard.core.text_format import format_percent, format_ratio, format_seconds
 
+# Further findings are only in stragglers.json.
 MOST_ROWS = 60
 
 
 @dataclass(frozen=True)
 class StragglerRow:
-    """One finding, in words."""
+    """Row of one finding, as text."""
 
     who: str
     what: str
@@ -31,7 +32,7 @@ class StragglerRow:
 
 
 def build_straggler_rows(run: RunData, analysis: AnalysisResult) -> tuple[StragglerRow, ...]:
-    """Rows of the dearest findings; those under 1 % last."""
+    """Return rows of the most costly findings; masked ones (under 1 %) come last."""
     clock = get_step_clock(run)
     order = sorted(analysis.findings, key=lambda f: (f.masked, -f.cost_s))
     return tuple(_build_row(run, finding, clock, analysis) for finding in order[:MOST_ROWS])
@@ -72,18 +73,19 @@ def _format_time(run: RunData, finding: Finding, clock: StepClock) -> str:
 
 
 def _format_alarm_time(run: RunData, finding: Finding) -> str:
-    """When it was told of while the run went on."""
+    """Return the time of the live alarm about the finding, or ""."""
     alarm = find_alarm(run, finding)
     return (
         ""
         if alarm is None or alarm.reported_s is None
-        else f"; told of at {format_seconds(alarm.reported_s)}"
+        else f"; reported live at {format_seconds(alarm.reported_s)}"
     )
 
 
 def find_alarm(run: RunData, finding: Finding) -> Alarm | None:
-    """The first alarm that told of a finding: of the same place, family and kind, and of some of
-    its steps.
+    """Return the first alarm about a finding, or None.
+
+    The two have the same rank, family and kind, and overlapping steps.
     """
     for alarm in run.alarms:
         alike = (alarm.rank, alarm.family, alarm.kind) == (
@@ -97,6 +99,7 @@ def find_alarm(run: RunData, finding: Finding) -> Alarm | None:
             alike
             and begun
             and going
+            # Temporary slowness of links is matched by its steps alone.
             and (
                 finding.kind == "dynamic"
                 or _list_link_tiers(run, alarm) == _list_link_tiers(run, finding)
@@ -107,8 +110,9 @@ def find_alarm(run: RunData, finding: Finding) -> Alarm | None:
 
 
 def _list_link_tiers(run: RunData, alarm_time: Alarm | Finding) -> frozenset[str]:
-    """The tiers that a link lies between: of the links of a pair that is slow all along, each may
-    name another.
+    """Return the tiers that a link connects.
+
+    If a tier pair is slow throughout, alarm and finding may name different links of the pair.
     """
     tiers = {host.host: host.tier for host in run.hosts}
     return frozenset(tiers.get(end, end) for end in alarm_time.link or ())

@@ -1,4 +1,4 @@
-// Draws the timeline and lets it be zoomed. The data are shares of time in cells (see timeline.py); the window shown is in seconds.
+// Draws the zoomable timeline. The data are shares of time in cells (see timeline/document.py); the visible window is in seconds.
 "use strict";
 (() => {
   const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -15,7 +15,7 @@
     return { from: level.from, to: level.to, n: level.n, width: (level.to - level.from) / level.n, cells, rows, series };
   }
 
-  // Mean shares of some cells of a row, into `sums`.
+  // Writes the mean shares of the cells [first, last) of a row into `sums`.
   function mean(level, row, first, last, sums) {
     sums.fill(0);
     for (let cell = first; cell < last; cell++) {
@@ -25,7 +25,7 @@
     for (let k = 0; k < level.series; k++) sums[k] /= TOP * (last - first);
   }
 
-  // Round steps between ticks, so that there is room for their labels.
+  // Returns a round distance between ticks that leaves room for their labels.
   function tickStep(seconds, room) {
     const raw = seconds / Math.max(room, 1);
     const bases = seconds > 600 ? [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400] : [];
@@ -96,11 +96,12 @@
       return pattern;
     }
 
-    // The parts of bars by kind, so that each color is set once.
+    // Returns the rectangles of bars, grouped by kind so that each color is set only once.
     function bars(level, from, to, toX, rows, top, height, stripTop) {
       const rects = Array.from({ length: series }, () => []);
       const sums = new Float64Array(series), total = new Float64Array(series);
       const perStep = (toX(timeline.step) - toX(0)) || 0;
+      // If steps are too narrow to show their phases, two steps are mixed, so that nothing flickers.
       const widest = Math.max(1, perStep < STEP ? 2 * perStep : 0);
       const stride = Math.max(1, Math.floor(widest / ((toX(level.width) - toX(0)) || 1)));
       const begin = Math.max(0, Math.floor((from - level.from) / level.width / stride) * stride);
@@ -164,7 +165,7 @@
       pen.clip();
       for (const level of levels) {
         const from = Math.max(view.from, level.from), to = Math.min(view.to, level.to);
-        // A window is laid over coarser cells where its own can be distinguished.
+        // Levels are sorted from coarse to fine: a finer window covers coarser cells if its own are wide enough to be distinguished.
         if (to <= from || (level !== whole && (x(level.width) - x(0)) < 0.2)) continue;
         pen.fillStyle = "#fff";
         pen.fillRect(x(from), first, x(to) - x(from), height - first);
@@ -175,7 +176,7 @@
       drawNames();
     }
 
-    // Last, and on white: outlines pass under names.
+    // Names are drawn last and on white, so that outlines do not cross them.
     function drawNames() {
       const { width, left, row, first, bar, lift, narrow } = place;
       pen.font = FONT;
@@ -275,7 +276,7 @@
     const pan = (part) => show(view.from + part * (view.to - view.from), view.to + part * (view.to - view.from));
     const reset = () => show(0, timeline.end);
 
-    // What was done at a point, or which finding is marked there.
+    // Returns the lines of text about a point: the rank's activity, and the findings marked there.
     function say(px, py) {
       const marks = timeline.marks.filter((mark) => {
         const at = py < OVERVIEW ? overviewSeconds(px) : seconds(px);
@@ -296,7 +297,7 @@
       const kinds = timeline.kinds.map((kind, k) => [kind.label, sums[k]]).filter(([, share]) => share > 0.005);
       kinds.sort((a, b) => b[1] - a[1]);
       const unrecorded = 1 - timeline.kinds.reduce((sum, _, k) => sum + sums[k], 0);
-      if (unrecorded > 0.02) kinds.push(["nothing recorded", unrecorded]);
+      if (unrecorded > 0.02) kinds.push(["not recorded", unrecorded]);
       if (timeline.background && sums[series - 1] > 0.005) kinds.push([timeline.background.label, sums[series - 1]]);
       const step = level.width * (last - first) / 2;
       const when = `${moment(level.from + first * level.width, step)} to ${moment(level.from + last * level.width, step)}`;
@@ -363,7 +364,7 @@
     canvas.addEventListener("pointercancel", release);
     canvas.addEventListener("pointerleave", () => { if (!pointers.size) tip.hidden = true; });
 
-    // The wheel scrolls the page until the timeline is chosen, so that nobody is caught in it.
+    // The wheel scrolls the page until the timeline has the focus, so that it does not trap readers.
     canvas.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
       event.preventDefault();

@@ -1,4 +1,4 @@
-"""Writes `report.html` and `figures/` of a run."""
+"""Writer of a run's `report.html` and `figures/`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("sorting.js", "timeline.js")
+# Places where a line must not break: within a range of steps, and between a number and its unit.
 _STEPS = re.compile(r"(?<=\bsteps )(\d+)-(?=\d)")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|min|[kMGT]?B|Mbit/s)(?!\w))")
 
 
 def write_report(run: RunData, analysis: AnalysisResult | None, folder: Path) -> Path:
-    """Writes the report of a run: one page that needs no network, and its figures as files.
+    """Write the report of a run: one page that needs no network, and its figures as files.
 
     Args:
-        run: what happened.
-        analysis: what was found in it; None for a run in which no step was finished (it still has a
-            state and a fidelity).
-        folder: where `report.html` and `figures/` go, usually the run folder; made if it is not
-            there.
+        run: run to report.
+        analysis: findings of the run; None if no step was finished. Such a run still has a state
+            and a fidelity.
+        folder: folder for `report.html` and `figures/`, usually the run folder; it is created if
+            needed.
 
     Returns:
         The path of `report.html`.
@@ -51,8 +52,9 @@ def write_report(run: RunData, analysis: AnalysisResult | None, folder: Path) ->
 
 @dataclass(frozen=True)
 class Script:
-    """One of our scripts, and how the page's policy names it: nothing else that a page may come to
-    hold can run.
+    """Script of the page, and its digest in the page's Content-Security-Policy.
+
+    No other script that the page might contain can run.
     """
 
     text: Markup
@@ -60,8 +62,10 @@ class Script:
 
 
 def render_page(page: object) -> str:
-    """The page as HTML; every value is escaped by the template engine, the style sheet and the
-    scripts alone are taken as they are.
+    """Return the page as HTML.
+
+    The template engine escapes every value. Only the style sheet and the scripts are inserted
+    unchanged.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -74,14 +78,14 @@ def render_page(page: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # Our own file, no value in it.
+    # Markup is safe here: the style sheet is part of this package and contains no value of a run.
     css = Markup((_HERE / "page.css").read_text(encoding="utf-8"))  # noqa: S704
     scripts = [read_script(name) for name in _SCRIPTS]
     return environment.get_template("page.html").render(page=page, css=css, scripts=scripts)
 
 
 def read_script(name: str) -> Script:
-    """A script beside this module, with its digest."""
+    """Return a script beside this module, with its digest."""
     from markupsafe import Markup
 
     text = (_HERE / name).read_text(encoding="utf-8")
@@ -90,8 +94,9 @@ def read_script(name: str) -> Script:
 
 
 def keep_units(value: object) -> object:
-    """A number and its unit stay on one line, and so do the ends of a range of steps: no-break
-    space, word joiner.
+    """Insert no-break spaces before units, and word joiners in ranges of steps.
+
+    Values that are no text are returned unchanged.
     """
     if type(value) is not str:
         return value
@@ -99,7 +104,7 @@ def keep_units(value: object) -> object:
 
 
 def _replace_file(path: Path, text: str) -> Path:
-    """Readers see the old page or the new one, never half of one."""
+    """Write a file so that readers see the old page or the new one, never a part of one."""
     with replace_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path

@@ -49,5 +49,5 @@ def test_decisions_are_recorded_told_and_shown(
         "of the same run the same is found"
     )
     page = (folder / "report.html").read_text()
-    assert "What the strategy decided" in page
+    assert "Decisions of the strategy" in page
     assert first["description"].partition(":")[0] in page

@@ -129,7 +129,7 @@ def test_a_bad_trace_ends_with_status_2_and_its_place(tmp_path: Path) -> None:
     trace.write_bytes(b"PAR1")
     result = laggard("analyze", trace, "--runs", tmp_path / "runs")
     assert result.exit_code == 2
-    assert result.output.startswith(f"error: {trace}: byte 4, its end: no whole Parquet file")
+    assert result.output.startswith(f"error: {trace}: byte 4, its end: not a complete Parquet file")
     assert not (tmp_path / "runs").exists()
     told = laggard("analyze", trace, "--json")
     assert json.loads(told.stdout)["kind"] == "TraceFormatError"

@@ -81,7 +81,7 @@ def test_a_run_folders_scenario_says_where_a_server_would_be(tmp_path: Path) -> 
 def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Path) -> None:
     told = CliRunner().invoke(main, ["analyze", str(run_folder), "--strategy", "all"])
     assert told.exit_code == 0, told.output
-    assert "The same work by other strategies." in told.output
+    assert "Estimated time of the same work with other strategies." in told.output
     assert "not for the same accuracy" in told.output
     asked = ["--strategy", "{name: local_sgd, steps: 4}", "--json"]
     document = json.loads(CliRunner().invoke(main, ["analyze", str(run_folder), *asked]).stdout)
@@ -96,7 +96,7 @@ def test_analyze_refuses_a_strategy_before_it_begins(tmp_path: Path) -> None:
         main, ["analyze", str(tmp_path / "none"), "--strategy", "telepathy"]
     )
     assert refused.exit_code == 2
-    assert "no strategy that can be played" in refused.output
+    assert "no strategy that can be simulated" in refused.output
 
 
 def test_the_old_option_is_refused_with_the_name_of_the_new_one(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""A run as operations: its compute and its collectives; what the format has no operation for
-becomes a gap between them.
+"""Conversion of a run to operations: its compute and its collectives.
 
-Such are fetching and preparing samples, copying them to a device, checkpoints and evaluation. A
-collective before the backward pass is told as `params-all-gather`, a later one as
-`grads-reduce-scatter`. Operations that ByteDance's tool wants in every step and Laggard does not
-record take no time.
+Time for which the format has no operation becomes a gap: fetching and preparing samples, copying
+them to a device, checkpoints and evaluation. A collective before the backward pass becomes
+`params-all-gather`, and a later one becomes `grads-reduce-scatter`. ByteDance's tool requires some
+operations in every step that Laggard does not record; they get duration 0.
 """
 
 from __future__ import annotations
@@ -38,9 +37,11 @@ _OPTYPES = tuple(OpType)
 
 @dataclass(frozen=True)
 class _OperationRow:
-    """An operation. Its `slot` is what it has in common with those of other ranks and steps: how
-    many collectives came before it, its type, and how many of that type between the same two
-    collectives.
+    """Operation of one rank in one step.
+
+    Its `slot` identifies the same operation on other ranks and in other steps. It consists of the
+    number of collectives before it, its type, and its number among those of that type between the
+    same two collectives.
     """
 
     rank: int
@@ -52,16 +53,16 @@ class _OperationRow:
 
 
 def run_to_operations(run: RunData) -> Operations:
-    """The operations of a run.
+    """Return the operations of a run.
 
     Args:
-        run: of ranks that took the same steps and met in them, all together.
+        run: run of ranks that took the same steps, and whose collectives had all ranks as members.
 
     Returns:
         Its operations, in the steps that every rank finished, on the run's clock.
 
     Raises:
-        InputError: the format cannot tell such a run.
+        InputError: the format cannot represent such a run.
     """
     if not run.is_lockstep:
         raise _make_unsupported_error(run, "its ranks did not all take the same steps")
@@ -69,6 +70,7 @@ def run_to_operations(run: RunData) -> Operations:
     spans = run.spans.where(
         whole & (run.spans.lane == Lane.MAIN) & (run.spans.start_ns >= 0) & (run.spans.step >= 0)
     )
+    # The format needs the same steps of all ranks, so later steps of faster ranks are dropped.
     last = min(
         (int(spans.step[spans.rank == rank].max(initial=-1)) for rank in range(run.world_size)),
         default=-1,
@@ -85,14 +87,14 @@ def run_to_operations(run: RunData) -> Operations:
 
 
 def _split_rank_steps(spans: SpanColumns) -> tuple[IntArray, ...]:
-    """Row numbers of every rank's every step, in order of time."""
+    """Return the row numbers of every step of every rank, in order of time."""
     order = np.lexsort((spans.end_ns, spans.start_ns, spans.rank, spans.step))
     step, rank = spans.step[order], spans.rank[order]
     return tuple(np.split(order, np.flatnonzero((np.diff(step) != 0) | (np.diff(rank) != 0)) + 1))
 
 
 def _convert_rank_step(spans: SpanColumns) -> list[_OperationRow]:
-    """Operations of one rank in one step, whose spans are in order."""
+    """Return the operations of one rank in one step, whose spans are in order."""
     rank, step = int(spans.rank[0]), int(spans.step[0])
     rows: list[_OperationRow] = []
     met = 0
@@ -115,6 +117,7 @@ def _convert_rank_step(spans: SpanColumns) -> list[_OperationRow]:
         phase = _PHASES[code]
         if phase in _OPTYPE_BY_PHASE:
             add(_OPTYPE_BY_PHASE[phase], start, end)
+        # A span of communication without a group is no collective; the format cannot hold it.
         elif phase is Phase.COMM and group != NO_GROUP:
             met += 1
             add(
@@ -126,8 +129,9 @@ def _convert_rank_step(spans: SpanColumns) -> list[_OperationRow]:
 
 
 def _build_required_rows(rows: Sequence[_OperationRow], met: int) -> list[_OperationRow]:
-    """What ByteDance's tool wants in every step, without duration: behind the last backward, and
-    before the optimizer.
+    """Return the operations that ByteDance's tool requires in every step, with duration 0.
+
+    They follow the last backward and precede the optimizer.
     """
     if not rows:
         return []
@@ -145,11 +149,10 @@ def _build_required_rows(rows: Sequence[_OperationRow], met: int) -> list[_Opera
 
 
 def _fill_missing(rank_steps: Sequence[Sequence[_OperationRow]]) -> list[_OperationRow]:
-    """The same compute in all: what a rank did not do in a step is there without duration, behind
-    what it did before.
+    """Add missing compute operations with duration 0, so that all ranks have the same in all steps.
 
-    A phase that a collective interrupts is recorded in pieces, and one that is over just then is
-    not.
+    A phase that a collective interrupts is recorded in pieces, and is not split if it ends at that
+    moment. An added operation follows the rank's earlier operations.
     """
     computes = {optype.code for optype in (*COMPUTE_TYPES, OpType.OPTIMIZER)}
     places = sorted({row.slot for rows in rank_steps for row in rows if row.slot[1] in computes})
@@ -171,7 +174,7 @@ def _fill_missing(rank_steps: Sequence[Sequence[_OperationRow]]) -> list[_Operat
 
 
 def _check_groups(run: RunData, spans: SpanColumns) -> None:
-    """Every collective is one of all ranks."""
+    """Raise an error unless every collective has all ranks as members."""
     collectives = spans.where((spans.phase == Phase.COMM.code) & (spans.group != NO_GROUP))
     keys, counts = np.unique(
         np.column_stack([collectives.step, collectives.group]), axis=0, return_counts=True
@@ -181,13 +184,13 @@ def _check_groups(run: RunData, spans: SpanColumns) -> None:
         step, group = keys[some[0]].tolist()
         raise _make_unsupported_error(
             run,
-            f"in step {step}, {counts[some[0]]} of {run.world_size} ranks met in collective"
+            f"in step {step}, {counts[some[0]]} of {run.world_size} ranks took part in collective"
             f" {group}",
         )
 
 
 def _check_uniform(run: RunData, rows: Sequence[_OperationRow]) -> None:
-    """Every rank has the same operations in every step."""
+    """Raise an error unless every rank has the same operations in every step."""
     counts: dict[tuple[int, int], dict[OpType, int]] = {}
     for row in rows:
         of_step = counts.setdefault((row.step, row.rank), {})
@@ -200,8 +203,8 @@ def _check_uniform(run: RunData, rows: Sequence[_OperationRow]) -> None:
         )
         if odd is not None:
             details = (
-                f"rank {rank} has {own.get(odd, 0)} of {odd.value} in step {step}, and"
-                f" {usual.get(odd, 0)} come first"
+                f"rank {rank} has {own.get(odd, 0)} {odd.value} operations in step {step} and"
+                f" {usual.get(odd, 0)} are expected"
             )
             raise _make_unsupported_error(run, details)
 
@@ -234,7 +237,7 @@ def _to_columns(rows: Sequence[_OperationRow]) -> Operations:
 
 
 def _number_rows(rows: Sequence[_OperationRow]) -> list[int]:
-    """What number each has among those of its type in its rank's step, in order of places."""
+    """Return each operation's number among those of its type in its rank's step, in slot order."""
     places: dict[OpType, list[tuple[int, int, int]]] = {}
     for optype, place in sorted({(row.optype, row.slot) for row in rows}, key=lambda item: item[1]):
         places.setdefault(optype, []).append(place)
@@ -248,6 +251,6 @@ _CHUNKED = (*_MICROBATCHED, OpType.PARAMS_ALL_GATHER, OpType.GRADS_REDUCE_SCATTE
 
 def _make_unsupported_error(run: RunData, why: str) -> InputError:
     return InputError(
-        f"{run.folder}: {why}, and ByteDance's format tells the same operations of all workers in"
-        " every step — export it as csv or perfetto"
+        f"{run.folder}: {why}, and ByteDance's format requires the same operations of all workers"
+        " in every step — export the run as csv or perfetto"
     )

@@ -1,7 +1,7 @@
-"""Operations of a training as ByteDance's StragglerAnalysis records them: one row each, per step
-and worker.
+"""Operations of a training as ByteDance's StragglerAnalysis records them.
 
-The columns and types of operation are those that the readme of the published artifact names
+A table has one row for each operation of a worker in a step. The columns and types of operation
+are those in the readme of the published artifact
 (https://github.com/ByteDance-Seed/StragglerAnalysis).
 """
 
@@ -16,7 +16,7 @@ from laggard.analysis.tables.columns import BoolArray, Columns, FloatArray, IntA
 
 
 class OpType(enum.StrEnum):
-    """Types of operation; a column of operations holds their place in this order."""
+    """Types of operation; columns hold their position in this order."""
 
     FORWARD = "forward-compute"
     BACKWARD = "backward-compute"
@@ -35,7 +35,7 @@ class OpType(enum.StrEnum):
 
     @property
     def code(self) -> int:
-        """Place in the order of types."""
+        """Return the position in the order of types."""
         return _CODES[self]
 
 
@@ -48,7 +48,7 @@ PIPELINE_TRANSFER_TYPES = (
     OpType.BACKWARD_SEND,
     OpType.BACKWARD_RECV,
 )
-"""Point to point, between two stages of a pipeline."""
+"""Point-to-point transfers between two stages of a pipeline."""
 DATA_PARALLEL_TYPES = (
     OpType.PARAMS_ALL_GATHER,
     OpType.GRADS_REDUCE_SCATTER,
@@ -62,17 +62,17 @@ COMMUNICATION_TYPES = (
     OpType.EMBEDDING_ALL_REDUCE,
     OpType.CLIP,
 )
-"""What counts as communication; the rest is compute."""
+"""Types that count as communication; the others are compute."""
 
 
 @dataclass(frozen=True)
 class Operations(Columns):
-    """Operations, sorted by step, rank, start; -1 is none.
+    """Operations, sorted by step, rank and start; -1 means absent.
 
-    `dp_rank` and `stage` place a worker, `rank` is its number in the whole job. `start_s` and
-    `duration_s` are seconds; starts may count from each step's own start. `seq_id` numbers
-    operations of one type of a worker in a step, `mc` and `gmc` are its chunk of the model, `mb_id`
-    the microbatch.
+    `dp_rank` and `stage` locate a worker, and `rank` is its number in the whole job. `start_s` and
+    `duration_s` are seconds; starts may count from the start of each step. `seq_id` numbers a
+    worker's operations of one type in a step. `mc` and `gmc` are the chunk of the model, and
+    `mb_id` is the microbatch.
     """
 
     dp_rank: IntArray
@@ -89,21 +89,21 @@ class Operations(Columns):
 
     @property
     def end_s(self) -> FloatArray:
-        """End of every operation."""
+        """Return the end of every operation, in seconds."""
         ends: FloatArray = self.start_s + self.duration_s
         return ends
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether the model is split into stages."""
+        """Return True if the model is split into stages."""
         return bool(len(self)) and int(self.stage.max()) > 0
 
     def mask_types(self, *optypes: OpType) -> BoolArray:
-        """Which rows are of one of these types, [N]."""
+        """Return a mask of the rows that have one of these types, [N]."""
         return np.isin(self.optype, [optype.code for optype in optypes])
 
     def to_sorted(self) -> Operations:
-        """Sorted by step, rank and start."""
+        """Return the operations sorted by step, rank and start."""
         return self.where(
             np.lexsort((self.optype, self.seq_id, self.start_s, self.rank, self.step))
         )

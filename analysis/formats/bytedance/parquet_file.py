@@ -1,8 +1,8 @@
-"""ByteDance's StragglerAnalysis traces: a Parquet file with a row per operation, and the job's
-sizes in a YAML file that its tool wants.
+"""Parquet file of ByteDance's StragglerAnalysis, and the YAML file with the job's sizes.
 
-J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025.
-Nothing is believed of a file before it was checked: a row is named by its number, counted from 0.
+The format has one row per operation (J. Lin et al., Understanding Stragglers in Large Model
+Training Using What-if Analysis, OSDI 2025). A file is checked completely before it is used.
+Messages name a row by its number, counted from 0.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ SECONDS_COLUMNS = {"start_ts": "start_s", "duration": "duration_s"}
 COLUMNS = (*INTEGER_COLUMNS, *SECONDS_COLUMNS, "optype")
 _NOT_NEGATIVE = ("dp_rank", "stage", "rank", "step", "seq_id", *SECONDS_COLUMNS)
 _MAX_INT32 = np.iinfo(np.int32).max
+# Larger values indicate another unit: 4e9 seconds after 1970 is the year 2096.
 _LATEST_S, _LONGEST_STEP_S = 4e9, 1e6
 
 
 def read_operations(path: Path) -> Operations:
-    """Reads and checks a trace.
+    """Read and check a trace.
 
     Args:
         path: the Parquet file.
@@ -37,7 +38,7 @@ def read_operations(path: Path) -> Operations:
         Its operations.
 
     Raises:
-        TraceFormatError: it is not what it says, with the row and the column.
+        TraceFormatError: the file is invalid; the error names the row and the column.
     """
     table = _read_table(path)
     values: dict[str, IntArray | FloatArray] = {
@@ -49,9 +50,9 @@ def read_operations(path: Path) -> Operations:
         if name in _NOT_NEGATIVE:
             _reject_first(path, column < 0, name, column, "is negative")
         most, what = (
-            (_LATEST_S, "seconds: other units?")
+            (_LATEST_S, "seconds (check the unit)")
             if name in SECONDS_COLUMNS
-            else (_MAX_INT32, "a number of one")
+            else (_MAX_INT32, "a 32-bit integer")
         )
         _reject_first(path, np.abs(column) > most, name, column, f"is too large for {what}")
     operations = Operations(**values, optype=_read_optypes(path, table))  # type: ignore[arg-type]
@@ -73,8 +74,8 @@ def _read_table(path: Path) -> pa.Table:
         raise _make_format_error(
             path,
             f"byte {size}, its end",
-            f"no whole Parquet file ({reason})",
-            "copy it again, to its end",
+            f"not a complete Parquet file ({reason})",
+            "copy the whole file again",
         ) from error
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
@@ -82,11 +83,11 @@ def _read_table(path: Path) -> pa.Table:
         raise _make_format_error(
             path,
             f"column {missing[0]}",
-            f"is missing (there are: {present})",
-            f"it takes {', '.join(COLUMNS)}",
+            f"is missing (columns present: {present})",
+            f"write the columns {', '.join(COLUMNS)}",
         )
     if not len(table):
-        raise _make_format_error(path, "", "no row is in it", "export a trace of at least one step")
+        raise _make_format_error(path, "", "it has no rows", "export a trace of at least one step")
     return table
 
 
@@ -98,7 +99,7 @@ def _read_integers(path: Path, table: pa.Table, name: str) -> IntArray:
         raise _make_format_error(
             path,
             f"column {name}",
-            f"is {column.type}, and takes whole numbers",
+            f"has type {column.type} and must be an integer",
             "write it as int64",
         )
     _reject_nulls(path, table, name)
@@ -111,11 +112,14 @@ def _read_seconds(path: Path, table: pa.Table, name: str) -> FloatArray:
     column = table.column(name)
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         raise _make_format_error(
-            path, f"column {name}", f"is {column.type}, and takes seconds", "write it as double"
+            path,
+            f"column {name}",
+            f"has type {column.type} and must be a number of seconds",
+            "write it as double",
         )
     _reject_nulls(path, table, name)
     seconds = np.asarray(column.to_numpy(), dtype=np.float64)
-    _reject_first(path, ~np.isfinite(seconds), name, seconds, "is no finite number of seconds")
+    _reject_first(path, ~np.isfinite(seconds), name, seconds, "is not a finite number of seconds")
     return seconds
 
 
@@ -126,14 +130,17 @@ def _read_optypes(path: Path, table: pa.Table) -> IntArray:
     text = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(text) or pa.types.is_large_string(text)):
         raise _make_format_error(
-            path, "column optype", f"is {column.type}, and takes text", "write the names of types"
+            path,
+            "column optype",
+            f"has type {column.type} and must be text",
+            "write the names of the operation types",
         )
     _reject_nulls(path, table, "optype")
     names = np.asarray(column.to_pylist(), dtype=np.str_)
     known, index = np.unique(names, return_inverse=True)
     codes = {optype.value: optype.code for optype in OpType}
     unknown = np.array([name not in codes for name in known.tolist()])
-    _reject_first(path, unknown[index], "optype", names, f"is none of {', '.join(codes)}")
+    _reject_first(path, unknown[index], "optype", names, f"is not one of {', '.join(codes)}")
     translated: IntArray = np.array([codes[name] for name in known.tolist()], dtype=np.int64)[index]
     return translated
 
@@ -146,7 +153,7 @@ def _reject_nulls(path: Path, table: pa.Table, name: str) -> None:
             path,
             f"row {row}, column {name}",
             "is empty",
-            "every operation needs a value in every column",
+            "write a value in every column of every operation",
         )
 
 
@@ -159,19 +166,20 @@ def _reject_first(
 ) -> None:
     rows = np.flatnonzero(bad)
     if len(rows):
-        also = f" ({len(rows)} rows are so)" if len(rows) > 1 else ""
+        also = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
         value = values[rows[0]].item()
         raise _make_format_error(
             path,
             f"row {rows[0]}, column {name}",
             f"{value!r} {rule}{also}",
-            "record the job again, or leave those steps out",
+            "record the job again, or remove these steps",
         )
 
 
 def _check_worker_grid(path: Path, operations: Operations) -> None:
-    """Every place in the grid of data-parallel ranks and stages has one worker, and every worker
-    one place.
+    """Raise an error unless workers and places in the grid correspond one to one.
+
+    The grid has a place for each data-parallel rank and stage.
     """
     places, first, index = np.unique(
         np.column_stack([operations.dp_rank, operations.stage]),
@@ -187,31 +195,35 @@ def _check_worker_grid(path: Path, operations: Operations) -> None:
         dp, stage = next(place for place in places_in_order if place not in present)
         also = f" (and {missing - 1} more)" if missing > 1 else ""
         problem = (
-            f"no operation of dp_rank {dp}, stage {stage}{also}, of {grid[0]} x {grid[1]} workers"
+            f"no operation of dp_rank {dp}, stage {stage}{also} among {grid[0]} x {grid[1]} workers"
         )
         raise _make_format_error(
-            path, "", problem, "the trace must hold one worker for every dp_rank and stage"
+            path, "", problem, "give a trace with one worker for every dp_rank and stage"
         )
     odd = operations.rank != operations.rank[first][index.ravel()]
     _reject_first(path, odd, "rank", operations.rank, "is a second rank at one dp_rank and stage")
     if len(np.unique(operations.rank[first])) != len(first):
         raise _make_format_error(
-            path, "column rank", "one rank is at two places", "a rank has one dp_rank and one stage"
+            path,
+            "column rank",
+            "one rank has two places in the grid",
+            "give each rank one dp_rank and one stage",
         )
 
 
 def _check_duplicates(path: Path, operations: Operations) -> None:
+    # lexsort takes the last key as the primary one, hence the reversed columns.
     keys = np.column_stack([operations.step, operations.rank, operations.optype, operations.seq_id])
     order = np.lexsort(keys.T[::-1])
     again = np.flatnonzero((np.diff(keys[order], axis=0) == 0).all(axis=1))
     if len(again):
         one, other = sorted(order[again[0] : again[0] + 2].tolist())
-        problem = f"the same step, rank, optype and seq_id as row {one}"
+        problem = f"has the same step, rank, optype and seq_id as row {one}"
         raise _make_format_error(
             path,
             f"row {other}",
             problem,
-            "keep one file of each worker, and number its operations anew",
+            "keep one file per worker, and renumber its operations",
         )
 
 
@@ -233,10 +245,12 @@ def _check_steps(path: Path, operations: Operations) -> None:
     if len(missing):
         step, rank = int(steps[missing[0][0]]), int(ranks[missing[0][1]])
         problem = (
-            f"step {step} has no operation of rank {rank}, and has of others ({len(missing)} such"
-            " gaps)"
+            f"step {step} has no operation of rank {rank}, but some of other ranks"
+            f" ({len(missing)} such gaps)"
         )
-        raise _make_format_error(path, "", problem, "leave steps out that not all workers recorded")
+        raise _make_format_error(
+            path, "", problem, "remove the steps that not all workers recorded"
+        )
 
 
 def _make_format_error(path: Path, where: str, problem: str, fix: str) -> TraceFormatError:
@@ -244,12 +258,13 @@ def _make_format_error(path: Path, where: str, problem: str, fix: str) -> TraceF
 
 
 def write_operations(operations: Operations, path: Path) -> Path:
-    """Writes a trace, and beside it `meta-<name>.yaml`, the job's sizes, without which ByteDance's
-    tool reads no trace.
+    """Write a trace, and beside it `meta-<name>.yaml` with the job's sizes.
+
+    ByteDance's tool reads no trace without that file.
 
     Args:
-        operations: what to write.
-        path: the Parquet file; replaced if it is there.
+        operations: operations to write.
+        path: the Parquet file; it is replaced if it exists.
 
     Returns:
         The path of the YAML file.
@@ -266,6 +281,8 @@ def write_operations(operations: Operations, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, compression="zstd")
     data_parallel, stages = int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1
+    # dp, dsp, pp, tp and vpp are the degrees of parallelism in the names of ByteDance's tool;
+    # Laggard has only data parallelism and pipeline stages.
     sizes = {
         "dp": data_parallel,
         "dsp": 1,

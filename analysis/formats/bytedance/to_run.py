@@ -1,10 +1,9 @@
-"""Operations as a run: compute and collectives on each worker's main lane, what is between stages
-beside it.
+"""Conversion of operations to a run: compute and collectives on each worker's main lane.
 
-A group is a collective among those who are part of it: all workers with one stage (data parallel),
-the first and the last stage of one data-parallel rank (embedding), or all (the norm of the
-gradients). Sends and receives between stages run beside the work of both and are not replayed; a
-trace that has them is analyzed without costs.
+A group is a collective among its members: all workers of one stage (data parallel), the first and
+the last stage of one data-parallel rank (embedding), or all workers (norm of the gradients). Sends
+and receives between stages are on a background lane and are not replayed; a trace that has them is
+analyzed without costs.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ _OPTYPES = tuple(OpType)
 
 @dataclass(frozen=True)
 class StepLayout:
-    """Starts and ends on one clock, in nanoseconds, [N]; `concatenated` where steps had to be laid
-    behind each other.
+    """Starts and ends on one clock, in nanoseconds, [N].
+
+    `concatenated` is true if steps had to be placed one after the other.
     """
 
     start_ns: IntArray
@@ -60,11 +60,11 @@ class StepLayout:
 
 
 def operations_to_run(operations: Operations, path: Path) -> RunData:
-    """The run that operations are of.
+    """Return the run that operations describe.
 
     Args:
-        operations: checked already (`bytedance.read_operations`).
-        path: where they were read from.
+        operations: operations that have been checked (`bytedance.read_operations`).
+        path: file that they were read from.
 
     Returns:
         A run; its rank n is the worker with the n-th smallest rank.
@@ -98,16 +98,18 @@ def operations_to_run(operations: Operations, path: Path) -> RunData:
 
 
 def align_steps(operations: Operations) -> StepLayout:
-    """One clock for all steps: as recorded where it goes on from each step to the next, else each
-    step behind the one before.
+    """Put all steps on one clock.
 
-    Published traces hold steps sampled over days, and each begins at zero.
+    The recorded clock is kept if it continues from each step to the next. Otherwise each step is
+    placed after the one before, because published traces contain steps sampled over days that each
+    begin at zero.
     """
     start_ns, end_ns = _to_nanoseconds(operations.start_s), _to_nanoseconds(operations.end_s)
     steps, index = np.unique(operations.step, return_inverse=True)
     first, last = np.full(len(steps), np.iinfo(np.int64).max), np.zeros(len(steps), dtype=np.int64)
     np.minimum.at(first, index, start_ns)
     np.maximum.at(last, index, end_ns)
+    # Consecutive step numbers with increasing starts: one clock runs through the trace.
     if (np.diff(steps) == 1).all() and (np.diff(first) > 0).all():
         return StepLayout(start_ns, end_ns, concatenated=False)
     shift = np.concatenate([[0], np.cumsum(last - first)[:-1]]) - first
@@ -123,14 +125,15 @@ def _format_worker_name(rank: int, stage: int, operations: Operations) -> str:
 
 
 def _split_rank_steps(operations: Operations) -> tuple[IntArray, ...]:
-    """Row numbers of every rank's every step; operations are in order."""
+    """Return the row numbers of every step of every rank; operations are in order."""
     new = (np.diff(operations.step) != 0) | (np.diff(operations.rank) != 0)
     return tuple(np.split(np.arange(len(operations)), np.flatnonzero(new) + 1))
 
 
 def _assign_groups(operations: Operations) -> IntArray:
-    """The collective that each row is part of, alike in every step, [N]; none where a worker is
-    alone in it or it never takes any time.
+    """Return the collective that each row belongs to, equal in every step, [N].
+
+    A row has no group if its worker is the only member, or if the collective never takes any time.
     """
     dp = np.where(operations.mask_types(OpType.EMBEDDING_ALL_REDUCE), operations.dp_rank, -1)
     stage = np.where(operations.mask_types(*DATA_PARALLEL_TYPES), operations.stage, -1)
@@ -142,6 +145,7 @@ def _assign_groups(operations: Operations) -> IntArray:
     number = index.ravel()
     pairs = np.unique(np.column_stack([number, operations.rank[in_collective]]), axis=0)
     members = np.bincount(pairs[:, 0], minlength=len(unique))
+    # A collective without any duration is a placeholder that ByteDance's tool requires.
     longest = np.zeros(len(unique))
     np.maximum.at(longest, number, operations.duration_s[in_collective])
     group = np.full(len(operations), NO_GROUP, dtype=np.int64)
@@ -205,18 +209,18 @@ def _list_import_notes(operations: Operations, layout: StepLayout) -> tuple[str,
     details = []
     if layout.concatenated:
         details.append(
-            "The steps of this trace were sampled, or begin at zero each: they are laid behind each"
-            " other, in the order of their numbers."
+            "The steps of this trace were sampled, or each begins at zero: they are placed one"
+            " after the other, in the order of their numbers."
         )
     if operations.is_pipelined:
         details.append(
             f"The model is split into {int(operations.stage.max()) + 1} pipeline stages. The replay"
-            " does not know sends and receives between stages, so what slow workers cost is not"
-            " computed here; the bytedance reference (laggard analyze --reference bytedance) has"
+            " does not model sends and receives between stages, so the cost of slow workers is not"
+            " computed here. The bytedance reference (laggard analyze --reference bytedance) models"
             " their dependencies."
         )
     details.append(
-        "The format has no operation for fetching and preparing samples: such time is among what no"
-        " span tells."
+        "The format has no operation for fetching and preparing samples: this time is part of the"
+        " time without a span."
     )
     return tuple(details)

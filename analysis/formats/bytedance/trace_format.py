@@ -1,4 +1,4 @@
-"""ByteDance's Parquet traces, as a trace format."""
+"""Trace format of ByteDance's Parquet files, for the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a Parquet file with ByteDance's columns."""
+"""Export of a run as a Parquet file with ByteDance's columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def export_bytedance(run: RunData, path: Path) -> ExportResult:
     """Write the run's operations, and the metadata file beside them."""
     meta = write_operations(run_to_operations(run), path)
     gaps = (
-        "fetching, preparing and copying samples, checkpoints and evaluation are gaps there: the"
-        " format has no operation for them"
+        "the format has no operation for fetching, preparing and copying samples, checkpoints and"
+        " evaluation: these times are gaps between operations"
     )
     return ExportResult((path, meta), (gaps,))

@@ -1,5 +1,6 @@
-"""A run's tables as CSV: the columns of the Parquet files under the same names, phases by name
-(docs/how_to/analyze_other_traces.md).
+"""Export of a run's tables as CSV (docs/how_to/analyze_other_traces.md).
+
+The columns have the names of the Parquet files; phases are written by name.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from laggard.core.span_schema import Phase
 
 
 def write_csv(run: RunData, folder: Path) -> tuple[Path, ...]:
-    """Writes `spans.csv`, `steps.csv`, `links.csv` and `hosts.csv`.
+    """Write `spans.csv`, `steps.csv`, `links.csv` and `hosts.csv`.
 
     Args:
         run: a loaded run.
-        folder: made if it is not there; files in it are replaced.
+        folder: folder to write to; it is created if needed, and files in it are replaced.
 
     Returns:
         The files. Values that were not recorded are empty.

@@ -1,8 +1,8 @@
-"""A run as a Chrome JSON trace, which ui.perfetto.dev and chrome://tracing open.
+"""Export of a run as a Chrome JSON trace for ui.perfetto.dev and chrome://tracing.
 
-One process per host, one thread per rank and lane; steps enclose their phases, and a collective
-encloses the wait for the last rank. Perfetto reads this format as a legacy one: events of one track
-may only nest, and a million is its limit.
+The trace has one process per host and one thread per rank and lane. Steps enclose their phases,
+and a collective encloses the wait for the last rank. Perfetto reads this format as a legacy one:
+events of one track must be nested, and a file may have at most a million events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from laggard.analysis.tables.timelines.collective_waits import find_latest_arriv
 from laggard.core.atomic_write import replace_atomically
 from laggard.core.span_schema import Lane, Phase
 
+# Perfetto's limit is a million; the rest leaves room for metadata.
 MOST_EVENTS = 990_000
+# Thread numbers of rank r begin at r * TRACKS_PER_RANK + 1, one range per lane.
 TRACKS_PER_RANK = 4096
 _PER_LANE = TRACKS_PER_RANK // len(Lane)
 _PHASES = tuple(Phase)
@@ -33,7 +35,13 @@ PerfettoEvent = Mapping[str, object]
 
 @dataclass(frozen=True)
 class PerfettoExport:
-    """What became of an export."""
+    """Result of an export.
+
+    Attributes:
+        path: file that was written.
+        events: number of events in it.
+        note: sentence that names the steps that were left out, or "".
+    """
 
     path: Path
     events: int
@@ -41,18 +49,19 @@ class PerfettoExport:
 
 
 def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
-    """Writes the trace, gzipped.
+    """Write the trace, gzipped.
 
     Args:
         run: a loaded run.
-        path: where; `trace.perfetto.json.gz` by convention.
+        path: file to write; `trace.perfetto.json.gz` by convention.
 
     Returns:
-        The number of events and, when later steps had to be left out, a note that says which.
+        The number of events, and a note that names the steps that were left out, if any.
     """
     spans, note = select_first_steps(run.spans.first(MOST_EVENTS), MOST_EVENTS)
     if note:
-        note += f", the run has {len(run.spans)} spans"
+        note += f", and the run has {len(run.spans)} spans"
+    # Spans before the first-step barrier have negative times, so the trace's zero moves there.
     zero = min(int(spans.start_ns.min()) if len(spans) else 0, 0)
     header = {
         "displayTimeUnit": "ms",
@@ -87,8 +96,9 @@ def _write_events(path: Path, header: Mapping[str, object], events: Iterator[str
 
 
 def select_first_steps(spans: SpanColumns, most: int) -> tuple[SpanColumns, str]:
-    """The spans of as many first steps as make at most `most` events (a span makes two at most, a
-    step one per rank).
+    """Return the spans of the first steps that together make at most `most` events.
+
+    A span makes at most two events, and a step one per rank. The note is empty if all steps fit.
     """
     if not len(spans):
         return spans, ""
@@ -103,13 +113,16 @@ def select_first_steps(spans: SpanColumns, most: int) -> tuple[SpanColumns, str]
     if fits == len(steps):
         return spans, ""
     kept = max(fits, 1)
-    note = f"steps after {int(steps[kept - 1])} were left out: Perfetto opens a million events"
+    note = (
+        f"steps after {int(steps[kept - 1])} were left out: Perfetto opens at most a million events"
+    )
     return spans.where(spans.step <= steps[kept - 1]), note
 
 
 def pack_tracks(start_ns: IntArray, end_ns: IntArray) -> IntArray:
-    """The number of a track for each span, so that spans of one track never overlap, [N]; spans
-    sorted by start.
+    """Return a track number for each span so that spans of one track never overlap, [N].
+
+    The spans must be sorted by start.
     """
     ends: list[int] = []
     track = np.zeros(len(start_ns), dtype=np.int64)
@@ -136,13 +149,16 @@ def _format_events(run: RunData, spans: SpanColumns, zero: int) -> Iterator[str]
 
 
 def _assign_tracks(spans: SpanColumns) -> IntArray:
-    """Thread number of every span: per rank, the main lane first, then one thread per bucket, or
-    model sent beside, in flight at once.
+    """Return the thread number of every span, [N].
+
+    Each rank has its main lane first, then one thread for each bucket, or background send, in
+    flight at the same time.
     """
     tid = np.zeros(len(spans), dtype=np.int64)
     for rank in np.unique(spans.rank).tolist():
         for lane in Lane:
             rows = np.flatnonzero((spans.rank == rank) & (spans.lane == lane))
+            # Of spans with the same start the longest comes first, so that the others nest in it.
             rows = rows[np.lexsort((-spans.end_ns[rows], spans.start_ns[rows]))]
             packed = pack_tracks(spans.start_ns[rows], spans.end_ns[rows])
             tid[rows] = (
@@ -188,7 +204,7 @@ def _format_track_name(rank: int, place: int) -> str:
 
 
 def _format_steps(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> Iterator[str]:
-    """One enclosing bar per rank and step; evaluation is outside it."""
+    """Yield one enclosing bar per rank and step; evaluation is outside it."""
     inside: BoolArray = (tracks - 1) % TRACKS_PER_RANK == 0
     rows = spans.where(inside & (spans.phase != Phase.EVALUATE.code))
     if not len(rows):
@@ -235,7 +251,7 @@ def _format_phases(
 
 
 def _format_waits(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: int) -> Iterator[str]:
-    """The part of a collective in which a rank waited for the last to arrive."""
+    """Yield the part of each collective in which a rank waited for the last to arrive."""
     communication = (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN)
     rows, tids = spans.where(communication), tracks[communication]
     waited = np.clip(find_latest_arrivals(rows) - rows.start_ns, 0, rows.dur_ns)
@@ -246,7 +262,7 @@ def _format_waits(spans: SpanColumns, tracks: IntArray, pids: IntArray, zero: in
 
 
 def _format_loss(run: RunData, spans: SpanColumns, zero: int) -> Iterator[str]:
-    """Loss of the first rank that has one, as a counter."""
+    """Yield the loss of the first rank that has one, as a counter."""
     steps = run.steps.first(MOST_EVENTS)
     known = steps.where(np.isfinite(steps.loss))
     if not len(known) or not len(spans):
@@ -261,7 +277,7 @@ def _format_loss(run: RunData, spans: SpanColumns, zero: int) -> Iterator[str]:
 def _format_bar(
     name: str, pid: int, tid: int, start_ns: int, length_ns: int, args: Mapping[str, ArgumentValue]
 ) -> str:
-    """A complete event; its times are microseconds, to the nanosecond."""
+    """Return a complete event; its times are microseconds with nanosecond digits."""
     head = (
         f'{{"ph":"X","name":"{name}","pid":{pid},"tid":{tid},'
         f'"ts":{_format_microseconds(start_ns)},"dur":{_format_microseconds(length_ns)}'

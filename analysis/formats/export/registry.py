@@ -1,4 +1,7 @@
-"""The formats that `laggard export` writes, one line each; a writer is imported when it is used."""
+"""Registry of the formats that `laggard export` writes, one line each.
+
+A writer is imported only when it is used.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """Files that were written, and notes on what the format cannot hold."""
+    """Files that were written, and notes on data that the format cannot hold."""
 
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
@@ -36,7 +39,7 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = {
 
 
 def export(run: RunData, name: str, path: Path) -> ExportResult:
-    """Write a run in the format of that name to a path."""
+    """Write a run to a path in the format of that name."""
     module, _, function = EXPORT_FORMATS[name].writer.partition(":")
     result = getattr(importlib.import_module(module), function)(run, path)
     assert isinstance(result, ExportResult)

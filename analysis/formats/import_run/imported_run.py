@@ -1,6 +1,4 @@
-"""A run made of another tool's spans: what Laggard itself would have recorded beside them is left
-empty.
-"""
+"""Construction of a run from another tool's spans; tables that only Laggard records stay empty."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True)
 class RankStep:
-    """What one rank did in one step; the window is its own, from the step's begin to its end, in
-    nanoseconds.
-    """
+    """Spans of one rank in one step, with the rank's own window of the step in nanoseconds."""
 
     step: int
     rank: int
@@ -39,14 +35,14 @@ def build_imported_run(
     hosts: tuple[RankHost, ...],
     told: str,
 ) -> RunData:
-    """Makes the run.
+    """Build a run from imported steps.
 
     Args:
-        path: whose trace it was.
-        origin: what the record says of that.
-        steps: every step of every rank, on one clock whose zero may be anywhere.
-        hosts: where each rank ran.
-        told: how the training was made, in a few words.
+        path: file or folder of the trace.
+        origin: origin of the trace, for the run's record.
+        steps: every step of every rank, on one clock with any zero.
+        hosts: host of each rank.
+        told: short description of the training.
 
     Returns:
         A run whose clock begins with its first step.
@@ -79,7 +75,7 @@ def build_imported_run(
 
 
 def derive_run_name(path: Path) -> str:
-    """A file's name without its endings, or a folder's, as the name of a run."""
+    """Return the name of a run: that of a file without its suffixes, or of a folder."""
     stem = path.resolve().name
     for ending in (".gz", ".json", ".parquet", ".trace", ".pt"):
         stem = stem.removesuffix(ending)
@@ -94,7 +90,7 @@ def build_rank_host(
     offset_ns: int = 0,
     error_ns: int = 0,
 ) -> RankHost:
-    """A rank's host of which no more is known."""
+    """Build the host of a rank about which nothing more is known."""
     return RankHost(rank, host, "", tier, device_class, 1.0, offset_ns, error_ns)
 
 
@@ -105,6 +101,7 @@ def _build_span_columns(steps: Sequence[RankStep], zero_ns: int) -> SpanColumns:
         "rank": [step.rank for step, _, _ in rows],
         "lane": [int(span.lane) for _, _, span in rows],
         "phase": [span.phase.code for _, _, span in rows],
+        # The column has 16 bits; later spans of a very long step share the last number.
         "seq": [min(seq, np.iinfo(np.int16).max) for _, seq, _ in rows],
         "start_ns": [span.start_ns - zero_ns for _, _, span in rows],
         "dur_ns": [span.end_ns - span.start_ns for _, _, span in rows],

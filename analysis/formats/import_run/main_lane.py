@@ -1,9 +1,8 @@
-"""One rank's work and collectives as a lane whose spans never overlap: what it worked on, and where
-it was held up by others.
+"""Main lane of one rank: its work and its waits for collectives, as spans that never overlap.
 
-Other tools record a collective from its launch to its end, whatever the rank does meanwhile. What
-holds a rank up is the part in which it works on nothing: from its last work before the end of the
-collective, or the launch where that is later.
+Other tools record a collective from its launch to its end, whatever the rank does meanwhile. It
+blocks the rank only while the rank works on nothing. That part begins at the end of the last work
+before the collective's end, or at the launch if that is later.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from laggard.analysis.tables.columns import IntArray
 from laggard.core.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
 
 MIN_OVERLAP_NS = 10_000
-"""Less is what clocks and rounding make of pieces that follow each other."""
+"""Smallest overlap that counts; clocks and rounding make consecutive spans overlap by less."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """A span of one rank in one step, in nanoseconds of any clock."""
+    """Span of one rank in one step, in nanoseconds of any clock."""
 
     phase: Phase
     start_ns: int
@@ -36,8 +35,11 @@ class TraceSpan:
 
 @dataclass(frozen=True)
 class BusyTimes:
-    """When a rank works, whatever on: starts in order, and the latest end of all that began no
-    later, in nanoseconds, [N].
+    """Times at which a rank works on anything, in nanoseconds.
+
+    Attributes:
+        starts_ns: starts of the work, ascending, [N].
+        latest_ends_ns: latest end among the work that started no later, [N].
     """
 
     starts_ns: IntArray
@@ -45,13 +47,14 @@ class BusyTimes:
 
     @classmethod
     def from_intervals(cls, starts_ns: IntArray, ends_ns: IntArray) -> BusyTimes:
-        """From starts and ends in any order, which may overlap."""
+        """Build the busy times from starts and ends in any order, which may overlap."""
         order = np.argsort(starts_ns, kind="stable")
         return cls(starts_ns[order], np.maximum.accumulate(ends_ns[order]))
 
     def exposed_from(self, launch_ns: int, end_ns: int) -> int:
-        """From when on the rank does nothing but wait for a collective: between its launch and its
-        end; the end if never.
+        """Return the time from which the rank only waits for a collective.
+
+        It is between the launch and the end, and equals the end if the rank never waits.
         """
         before = int(np.searchsorted(self.starts_ns, end_ns, side="left")) - 1
         last = int(self.latest_ends_ns[before]) if before >= 0 else launch_ns
@@ -59,8 +62,10 @@ class BusyTimes:
 
 
 def split_exposed(collective: TraceSpan, busy: BusyTimes) -> tuple[TraceSpan, ...]:
-    """The part of a collective that a rank was held up by, and, where the rest was beside its work,
-    all of it on a lane of its own.
+    """Return the part of a collective that blocks the rank.
+
+    If the rest overlaps work by more than `MIN_OVERLAP_NS`, the whole collective follows on a lane
+    of its own.
     """
     begins_ns = busy.exposed_from(collective.start_ns, collective.end_ns)
     exposed = replace(collective, start_ns=begins_ns)
@@ -70,17 +75,17 @@ def split_exposed(collective: TraceSpan, busy: BusyTimes) -> tuple[TraceSpan, ..
 
 
 def build_main_lane(work: Iterable[TraceSpan], waits: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:
-    """Work and meetings on one lane, in order of time.
+    """Return work and waits on one lane, in order of time.
 
     Args:
-        work: what the rank did; of two pieces that overlap, the one that began first keeps its
-            time.
-        waits: when the rank was held up; they come before work, and one that began before the
-            last had ended begins at its end.
+        work: work of the rank. If two spans overlap, the one that began first keeps its time.
+        waits: waits of the rank, which take precedence over work. A wait that began before the
+            last one ended begins at that end.
 
     Returns:
-        Pieces that do not overlap; meetings may be empty, work is not.
+        Spans that do not overlap; waits may be empty, work is not.
     """
+    # Waits take precedence, so work is cut around them.
     waiting = serialize_spans(sorted(waits, key=lambda span: (span.start_ns, span.end_ns)))
     done = serialize_spans(sorted(work, key=lambda span: (span.start_ns, span.end_ns)))
     rest = tuple(span for span in subtract_spans(done, waiting) if span.end_ns > span.start_ns)
@@ -88,8 +93,9 @@ def build_main_lane(work: Iterable[TraceSpan], waits: Iterable[TraceSpan]) -> tu
 
 
 def serialize_spans(spans: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:
-    """Each begins no earlier than the one before it ends; one that ended before is empty, at that
-    end.
+    """Return spans that each begin no earlier than the one before ends.
+
+    A span that ended before that is empty, at that end.
     """
     placed: list[TraceSpan] = []
     for span in spans:
@@ -99,8 +105,9 @@ def serialize_spans(spans: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:
 
 
 def subtract_spans(spans: Sequence[TraceSpan], holes: Sequence[TraceSpan]) -> Iterator[TraceSpan]:
-    """What is left of pieces outside the holes; both are in line. An empty hole cuts a piece in
-    two.
+    """Yield the parts of spans outside the holes; both must be in order and without overlaps.
+
+    An empty hole cuts a span in two.
     """
     first = 0
     for span in spans:

@@ -1,4 +1,4 @@
-"""One trace format that `laggard analyze` reads."""
+"""Trace format that `laggard analyze` reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class TraceFormat:
 
     Attributes:
         name: short name, as in `origin` of `run.json`.
-        description: what to give, for messages.
-        matches: whether a file or folder has this format, judged by names alone.
-        read: reads the run; imports what is heavy itself.
+        description: description of the input, for messages.
+        matches: function that returns True if a file or folder has this format, by names only.
+        read: function that reads the run; it imports heavy modules itself.
     """
 
     name: str

@@ -1,5 +1,6 @@
-"""torch.profiler traces of all ranks of a training as one run: the ranks, the steps that all
-recorded, and one clock.
+"""Reader of the torch.profiler traces of all ranks of a training, as one run.
+
+It checks the ranks, selects the steps that all recorded, and aligns the clocks.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ _MAX_LISTED = 6
 
 @dataclass(frozen=True)
 class RankClockOffset:
-    """What a rank's clock is ahead of rank 0's, and how far that may be off, in nanoseconds."""
+    """Offset of a rank's clock from rank 0's, and its possible error, in nanoseconds."""
 
     offset_ns: int = 0
     error_ns: int = 0
 
 
 def read_kineto(path: Path) -> RunData:
-    """The run that one file, or a folder with one file per rank, is the trace of.
+    """Read a run from one file, or from a folder with one file per rank.
 
     Raises:
-        TraceFormatError: a file is not what it says, a rank is missing or there twice, or no step
-            is in all.
+        TraceFormatError: a file is invalid, a rank is missing or occurs twice, or no step is in
+            the traces of all ranks.
     """
     files = (
         sorted(p for p in path.iterdir() if p.name.endswith(JSON_SUFFIXES))
@@ -63,7 +64,7 @@ def read_kineto(path: Path) -> RunData:
         raise TraceFormatError(
             str(path),
             "",
-            f"no step is in the trace of every rank: {details}",
+            f"no step occurs in the traces of all ranks: {details}",
             "profile the same steps on all ranks",
         )
     steps = [steps_by_rank[trace.rank][number] for trace in traces for number in common]
@@ -86,16 +87,16 @@ def read_kineto(path: Path) -> RunData:
     )
     corrected = [_shift_step(step, -offsets[step.rank].offset_ns) for step in steps]
     return build_imported_run(
-        path, origin, corrected, hosts, f"{len(traces)} ranks, as torch.profiler saw them"
+        path, origin, corrected, hosts, f"{len(traces)} ranks, recorded by torch.profiler"
     )
 
 
 def _order_by_rank(path: Path, traces: Sequence[RankTrace]) -> tuple[RankTrace, ...]:
-    """In the order of ranks, which are all there, once."""
+    """Return the traces in the order of ranks, after a check that each rank has exactly one."""
     found: dict[int, RankTrace] = {}
     for trace in traces:
         if trace.rank in found:
-            problem = f"rank {trace.rank} is in {found[trace.rank].path.name} too"
+            problem = f"rank {trace.rank} is also in {found[trace.rank].path.name}"
             raise TraceFormatError(
                 str(trace.path),
                 "",
@@ -108,16 +109,17 @@ def _order_by_rank(path: Path, traces: Sequence[RankTrace]) -> tuple[RankTrace, 
         missing = list(islice((rank for rank in range(world) if rank not in found), _MAX_LISTED))
         more = world - len(found) - len(missing)
         details = ", ".join(str(rank) for rank in missing) + (f" and {more} more" if more else "")
-        problem = f"no trace of rank {details}, of {world} ranks"
+        problem = f"the traces of rank {details} of {world} ranks are missing"
         raise TraceFormatError(
-            str(path), "", problem, "bring the traces of all ranks into one folder"
+            str(path), "", problem, "put the traces of all ranks into one folder"
         )
     return tuple(found[rank] for rank in sorted(found))
 
 
 def _check_collective_counts(path: Path, steps: Sequence[RankStep]) -> None:
-    """In every step all ranks took part in as many collectives; otherwise who met whom cannot be
-    told.
+    """Raise an error unless all ranks took part in the same number of collectives in every step.
+
+    Collectives are matched between ranks by their number in the step.
     """
     first: dict[int, tuple[int, int]] = {}
     for step in steps:
@@ -127,16 +129,19 @@ def _check_collective_counts(path: Path, steps: Sequence[RankStep]) -> None:
             problem = (
                 f"rank {rank} took part in {usual} collectives and rank {step.rank} in {count}"
             )
-            fix = "profile ranks that train together in one group, from the same step on"
+            fix = "profile ranks that train together in one group, beginning at the same step"
             raise TraceFormatError(str(path), f"ProfilerStep#{step.step}", problem, fix)
 
 
 def _estimate_clock_offsets(
     traces: Sequence[RankTrace], steps: Sequence[RankStep]
 ) -> Mapping[int, RankClockOffset]:
-    """Ranks of one host share its clock. Others are brought together by the ends of collectives,
-    which none leaves before all have come.
+    """Return the clock offset of every rank.
+
+    Ranks of one host share its clock. The clocks of other hosts are aligned by the ends of
+    collectives, which no rank leaves before all have arrived.
     """
+    # Traces without a host name have the name "", so they count as one host.
     if len({trace.host for trace in traces}) <= 1:
         return {trace.rank: RankClockOffset() for trace in traces}
     ends: dict[int, dict[tuple[int, int], int]] = {}
@@ -144,6 +149,7 @@ def _estimate_clock_offsets(
         for span in step.spans:
             if span.lane == Lane.MAIN and span.group != NO_GROUP:
                 ends.setdefault(step.rank, {})[step.step, span.group] = span.end_ns
+    # Reversed, so that the lowest rank of each host is the last to be entered and remains.
     first = {trace.host: trace.rank for trace in reversed(traces)}
     reference = traces[0].rank
     known: dict[str, RankClockOffset] = {}
@@ -151,6 +157,7 @@ def _estimate_clock_offsets(
         shared = sorted(set(ends.get(rank, {})) & set(ends.get(reference, {})))
         apart = np.array([ends[rank][key] - ends[reference][key] for key in shared], dtype=np.int64)
         known[host] = (
+            # The error is half the range of the differences, rounded up.
             RankClockOffset(int(np.median(apart)), int(np.ptp(apart)) // 2 + 1)
             if len(apart) and rank != reference
             else RankClockOffset()
@@ -174,7 +181,7 @@ def _shift_step(step: RankStep, by_ns: int) -> RankStep:
 
 
 def _format_host_name(trace: RankTrace, traces: Sequence[RankTrace]) -> str:
-    """The host, and the rank where several share it."""
+    """Return the host's name, with the rank if several ranks share the host."""
     if not trace.host:
         return f"rank-{trace.rank}"
     shared = sum(other.host == trace.host for other in traces) > 1
@@ -191,27 +198,29 @@ def _list_import_notes(
     details = []
     extra = sorted({number for own in steps_by_rank.values() for number in own} - set(common))
     if extra:
-        details.append(f"Not every rank recorded step {_format_numbers(extra)}: left out.")
+        details.append(
+            f"Not every rank recorded step {_format_numbers(extra)}; such steps were left out."
+        )
     hosts = {trace.host for trace in traces}
     if len(hosts) > 1:
         worst_ms = max(offset.error_ns for offset in offsets.values()) / 1e6
         details.append(
-            f"The clocks of {len(hosts)} hosts cannot be compared by what the traces tell: they"
-            f" were brought together by the ends of collectives, which lie up to {worst_ms:.3g} ms"
-            " off; waits of that size say nothing."
+            f"The traces do not relate the clocks of their {len(hosts)} hosts. The clocks were"
+            f" aligned by the ends of collectives, with an error of up to {worst_ms:.3g} ms;"
+            " shorter waits are not significant."
         )
     elif not any(hosts) and len(traces) > 1:
-        details.append("The traces do not tell their hosts: their clocks were taken for one.")
+        details.append("The traces do not name their hosts; one common clock was assumed.")
     if any(span.lane == Lane.BUCKETS for step in steps for span in step.spans):
         details.append(
-            "Collectives ran beside computing; what counts as communication is only what ranks were"
-            " held up by."
+            "Collectives overlapped computation; only the time that they blocked ranks counts as"
+            " communication."
         )
     if (
         not any(span.phase is Phase.COMM for step in steps for span in step.spans)
         and len(traces) > 1
     ):
-        details.append("No collective is in these traces, so nobody is seen to wait for anybody.")
+        details.append("The traces contain no collective, so no waits between ranks are known.")
     return tuple(details)
 
 

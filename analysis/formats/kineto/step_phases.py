@@ -1,14 +1,14 @@
-"""What a rank did in each step of its torch.profiler trace, in the phases that Laggard's own
-tracing tells.
+"""Interpretation of a rank's torch.profiler trace: the phases of each step.
 
-On the host a phase is that of the outermost operations of the training thread. Of a device it is
-that of the calls that launched its kernels, and the kernels' times count, for a host runs ahead of
-its device. Rules, by name: `ProfilerStep#N` is a step; `enumerate(DataLoader)` fetches;
-`autograd::engine::evaluate_function` is the backward pass, on whatever thread; `Optimizer.` is the
-optimizer; annotations that are named like a phase (`record_function("forward")`) are it; other
-operations before a backward pass are forward, and before the module's own `.forward` preparation;
-after the last backward pass they are the optimizer's. `c10d::` launches collectives; `gloo:` and
-NCCL's kernels are when they ran.
+The phases are those of Laggard's own tracing. On the host, a phase is that of the outermost
+operations of the training thread. On a device, it is that of the calls that launched the kernels,
+but the times are those of the kernels, since a host runs ahead of its device. Names determine the
+phase: `ProfilerStep#N` is a step, `enumerate(DataLoader)` is fetch,
+`autograd::engine::evaluate_function` is the backward pass on any thread, and `Optimizer.` is the
+optimizer. Annotations named like a phase (`record_function("forward")`) have that phase. Other
+operations before a backward pass are forward; before the module's own `.forward` they are
+preparation. After the last backward pass they belong to the optimizer. `c10d::` launches
+collectives, whose times are those of `gloo:` operations and of NCCL's kernels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _HOST_OP, _ANNOTATION = CATEGORIES.index("cpu_op"), CATEGORIES.index("user_annot
 
 @dataclass(frozen=True)
 class StepWindow:
-    """A step as the profiler's annotation has it."""
+    """Step as the profiler's annotation delimits it."""
 
     step: int
     start_ns: int
@@ -66,13 +66,17 @@ class StepWindow:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One step: its work, and its collectives in the order in which they were launched, from launch
-    (or arrival) to end.
+    """Work of one rank in one step, and its collectives in the order of their launches.
 
-    `busy` is when the rank worked on anything but collectives, `backward` when its backward passes
-    were under way, and `resumes` when after each the training thread went on: collectives that were
-    launched in it were over by then, also where another thread was later to say so; all were by
-    `last_ns`.
+    Attributes:
+        window: step that the profiler recorded.
+        work: phases of the rank's work.
+        collectives: collectives from launch (or arrival) to end.
+        busy: times at which the rank worked on anything but collectives.
+        backward: start and end of each backward pass.
+        resumes: time after each backward pass at which the training thread continued; collectives
+            launched in the pass were over, even if another thread recorded their end later.
+        last_ns: time by which all collectives were over.
     """
 
     window: StepWindow
@@ -84,25 +88,26 @@ class StepTrace:
     last_ns: int
 
     def find_backward_pass(self, span: TraceSpan) -> int | None:
-        """Which backward pass a collective was launched in."""
+        """Return the index of the backward pass in which a collective was launched, or None."""
         return next(
             (n for n, (start, end) in enumerate(self.backward) if start <= span.start_ns <= end),
             None,
         )
 
     def latest_end_ns(self, span: TraceSpan) -> int:
-        """When a collective cannot have held the rank up any more."""
+        """Return the time from which a collective can no longer have blocked the rank."""
         place = self.find_backward_pass(span)
         return self.last_ns if place is None else self.resumes[place]
 
 
 def read_steps(trace: RankTrace) -> tuple[StepTrace, ...]:
-    """Every step of a rank.
+    """Return every step of a rank.
 
     Raises:
-        TraceFormatError: there is none, or two have one number.
+        TraceFormatError: the trace has no step, or two steps with the same number.
     """
     events, thread = trace.events, _find_training_thread(trace)
+    # A trace with any device event is read by its kernels; the host only launches them.
     on_device = bool(np.isin(events.category, _DEVICE).any())
     return tuple(
         _build_device_step(events, window, thread)
@@ -113,16 +118,17 @@ def read_steps(trace: RankTrace) -> tuple[StepTrace, ...]:
 
 
 def to_rank_step(trace: StepTrace, rank: int) -> RankStep:
-    """One step of one rank as spans.
+    """Convert one step of one rank to spans.
 
-    Collectives that were launched in a backward pass are waited for at its end, together: they are
-    one meeting, and each has its time on a lane of its own. Every other is a meeting by itself.
-    Meetings are numbered in the order of their launches.
+    The rank waits at the end of a backward pass for all collectives launched in it. They form one
+    synchronization, numbered by launch, and each keeps its times on a lane of its own. Every other
+    collective is a synchronization by itself.
     """
     waits: list[TraceSpan] = []
     background: list[TraceSpan] = []
     for group, together in enumerate(_group_collectives(trace)):
         numbered = [replace(span, group=group) for span in together]
+        # The rank cannot wait before the last launch, nor after the training thread has continued.
         last, over_ns = numbered[-1].start_ns, max(span.end_ns for span in numbered)
         end_ns = max(min(over_ns, trace.latest_end_ns(numbered[-1])), last)
         whole = replace(
@@ -162,7 +168,7 @@ def _find_training_thread(trace: RankTrace) -> int:
         raise TraceFormatError(
             str(trace.path),
             "",
-            "no ProfilerStep#N is in it, so its steps cannot be told",
+            "it has no ProfilerStep#N annotation, so its steps cannot be identified",
             "profile with schedule=torch.profiler.schedule(wait=1, warmup=1, active=50, repeat=1),"
             " and call prof.step() after every step",
         )
@@ -185,11 +191,9 @@ def _read_step_windows(trace: RankTrace) -> tuple[StepWindow, ...]:
         number = _STEP.match(name)
         step = int(number[1]) if number else -1
         if step < 0 or step in windows:
-            problem = (
-                "is there twice" if step in windows else "has no number of at most nine digits"
-            )
+            problem = "occurs twice" if step in windows else "has no number of at most nine digits"
             raise TraceFormatError(
-                str(trace.path), name, problem, "give the trace of one training, cycle by cycle"
+                str(trace.path), name, problem, "give the trace of one profiling cycle"
             )
         windows[step] = StepWindow(step, start, end)
     return tuple(windows[step] for step in sorted(windows))
@@ -221,13 +225,13 @@ def _is_in_window(events: ProfilerEvents, window: StepWindow) -> BoolArray:
 
 
 def _select_work(host: ProfilerEvents, launches: ProfilerEvents) -> ProfilerEvents:
-    """Operations that are work: no collective, and nothing that a collective was launched in, which
-    may have waited for it.
-    """
+    """Return operations that are work; those that enclose a launch may have waited and are not."""
     work = host.where(
         (host.category == _HOST_OP)
         & np.array([not _NOT_WORK.match(name) for name in host.name], dtype=np.bool_)
     )
+    # An operation encloses a launch if the number of launches before its end exceeds that before
+    # its start.
     starts = np.sort(launches.start_ns)
     holds = np.searchsorted(starts, work.end_ns) > np.searchsorted(starts, work.start_ns)
     return work.where(~holds)
@@ -236,10 +240,10 @@ def _select_work(host: ProfilerEvents, launches: ProfilerEvents) -> ProfilerEven
 def _match_gloo_collectives(
     host: ProfilerEvents, launches: ProfilerEvents
 ) -> tuple[TraceSpan, ...]:
-    """Collectives in the order of their launches, from launch to end.
+    """Return the collectives in the order of their launches, from launch to end.
 
-    Gloo runs what was launched in threads of its own, which may begin two collectives in another
-    order than that of their launches.
+    gloo runs collectives in threads of its own, which may begin two of them in another order than
+    that of their launches.
     """
     waiting = [
         (_normalize_collective_name(name), start, elements)
@@ -265,6 +269,7 @@ def _match_gloo_collectives(
             for launch in waiting
             if launch[0] == _normalize_collective_name(name) and launch[1] <= start
         ]
+        # Among several launches of one kind, the one with the same size is the best match.
         launch = next((launch for launch in own if launch[2] == elements), own[0] if own else None)
         if launch is not None:
             waiting.remove(launch)
@@ -273,15 +278,14 @@ def _match_gloo_collectives(
 
 
 def _normalize_collective_name(name: str) -> str:
-    """`allreduce` of `c10d::allreduce_` and of `gloo:all_reduce`."""
+    """Return the common part of `c10d::allreduce_` and `gloo:all_reduce`: `allreduce`."""
     return name.rsplit(":", 1)[-1].replace("_", "").lower()
 
 
 def _find_backward_passes(host: ProfilerEvents) -> tuple[tuple[int, int], ...]:
-    """When backward passes were under way: from their first operation to their last, as long as
-    nothing but theirs came between.
+    """Return the start and end of each backward pass, with DDP's work on reduced gradients.
 
-    What DDP's reducer does when a pass is over, handing out what was reduced, is part of it.
+    A pass lasts from its first operation to its last, as long as no other operation is in between.
     """
     inside, reducer = (
         np.char.startswith(host.name, _BACKWARD),
@@ -307,8 +311,9 @@ def _find_backward_passes(host: ProfilerEvents) -> tuple[tuple[int, int], ...]:
 def _find_resume_times(
     host: ProfilerEvents, thread: int, passes: Sequence[tuple[int, int]], window: StepWindow
 ) -> tuple[int, ...]:
-    """When the training thread began something else after the last gradient of each pass; the
-    window's end if it did not.
+    """Return the time at which the training thread continued after the last gradient of each pass.
+
+    It is the end of the window if the thread did not continue in it.
     """
     gradients = host.where(np.char.startswith(host.name, _BACKWARD))
     own = host.start_ns[(host.thread == thread) & ~_is_step_annotation(host)]
@@ -325,7 +330,7 @@ def _has_event_between(events: ProfilerEvents, start_ns: int, end_ns: int) -> bo
 
 
 def _classify_host_work(host: ProfilerEvents, thread: int) -> tuple[TraceSpan, ...]:
-    """Phases of the training thread (and of autograd's own, where the backward pass ran there)."""
+    """Return the phases of the training thread, and of autograd's thread in backward passes."""
     passes = _find_backward_passes(host)
     outer = _select_outermost(host.where((host.thread == thread) & ~_is_step_annotation(host)))
     modules = [start for name, start in _find_names_ending_in(outer, _MODULE)]
@@ -348,16 +353,14 @@ def _classify_host_work(host: ProfilerEvents, thread: int) -> tuple[TraceSpan, .
 
 @dataclass(frozen=True)
 class _StepMarkers:
-    """When, in a step, backward passes were under way, and modules' forwards and optimizers
-    began.
-    """
+    """Times of the backward passes of a step, and starts of modules' forwards and of optimizers."""
 
     backwards: tuple[tuple[int, int], ...]
     modules: tuple[int, ...]
     optimizers: tuple[int, ...]
 
     def in_backward(self, moment_ns: int) -> bool:
-        """Whether a backward pass was under way."""
+        """Return True if a backward pass was in progress."""
         return any(start <= moment_ns <= end for start, end in self.backwards)
 
 
@@ -370,7 +373,7 @@ def _find_names_ending_in(events: ProfilerEvents, ending: str) -> list[tuple[str
 
 
 def _classify_phase(name: str, start_ns: int, marks: _StepMarkers) -> Phase | None:
-    """The phase of an outermost operation; None for what tells none."""
+    """Return the phase of an outermost operation, or None if it indicates none."""
     if (
         _NOT_WORK.match(name)
         or name.startswith((_BACKWARD, _REDUCER))
@@ -397,15 +400,17 @@ def _classify_by_position(name: str, start_ns: int, marks: _StepMarkers) -> Phas
 
 
 def _select_outermost(events: ProfilerEvents) -> ProfilerEvents:
-    """Those that no other encloses, in order of their begin."""
+    """Return the events that no other event encloses, in order of their starts."""
     if not len(events):
         return events
+    # Events are sorted by start, longer ones first: an event is enclosed if any earlier one ends
+    # after its start.
     before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(events.end_ns)[:-1]])
     return events.where(events.start_ns >= before)
 
 
 def _merge_adjacent(named: Sequence[tuple[Phase, int, int]]) -> tuple[TraceSpan, ...]:
-    """One piece per run of one phase: what is between two operations of a phase belongs to it."""
+    """Merge consecutive operations of one phase, including the time between them."""
     spans: list[TraceSpan] = []
     for phase, start, end in named:
         if spans and spans[-1].phase is phase:
@@ -416,10 +421,10 @@ def _merge_adjacent(named: Sequence[tuple[Phase, int, int]]) -> tuple[TraceSpan,
 
 
 def _build_device_step(events: ProfilerEvents, window: StepWindow, thread: int) -> StepTrace:
-    """A step whose work is that of kernels that were launched in the window; the host's fetching
-    counts where the device was idle.
+    """Return a step whose work is that of the kernels launched in its window.
 
-    Collectives are NCCL's kernels, and gloo's, which run on the host.
+    The host's fetches count while the device was idle. Collectives are NCCL's kernels, and gloo's
+    operations, which run on the host.
     """
     host = events.where(
         _is_in_window(events, window) & np.isin(events.category, (_HOST_OP, _ANNOTATION))
@@ -466,14 +471,14 @@ def _build_device_step(events: ProfilerEvents, window: StepWindow, thread: int) 
 
 
 def _find_device_window(window: StepWindow, device: ProfilerEvents) -> StepWindow:
-    """From the first kernel of a step to the last."""
+    """Return the window from the first kernel of a step to the last."""
     if not len(device):
         return window
     return StepWindow(window.step, int(device.start_ns.min()), int(device.end_ns.max()))
 
 
 def _select_launched(events: ProfilerEvents, window: StepWindow) -> tuple[ProfilerEvents, IntArray]:
-    """What the device did for the calls of a window, and when each was called, [N]."""
+    """Return the device events of the calls in a window, and the time of each call, [N]."""
     calls = events.where(
         _is_in_window(events, window) & np.isin(events.category, _CALLS) & (events.correlation >= 0)
     )
@@ -490,4 +495,5 @@ def _classify_kernel(name: str, called_ns: int, work: Sequence[TraceSpan]) -> Ph
     inside = next(
         (span.phase for span in work if span.start_ns <= called_ns <= span.end_ns), Phase.OTHER
     )
+    # Kernels launched while the host fetches prepare a batch on the device.
     return Phase.PREP if inside is Phase.FETCH else inside

@@ -1,8 +1,7 @@
-"""One rank's torch.profiler trace: Chrome JSON as Kineto writes it, checked and turned into
-columns.
+"""Parser of one rank's torch.profiler trace: Chrome JSON from Kineto, checked and put in columns.
 
-Events are named by their place in `traceEvents`, counted from 0. Only complete events (`ph: X`)
-carry times; of the others nothing is needed.
+Messages name an event by its position in `traceEvents`, counted from 0. Only complete events (`ph:
+X`) have times; the other events are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ CATEGORIES = (
     "cuda_runtime",
     "cuda_driver",
 )
-"""What is read; a category that is not among them is left alone."""
+"""Categories that are read; events of other categories are ignored."""
 _RANK_IN_NAME = re.compile(r"rank[^0-9]{0,2}(\d{1,6})", re.IGNORECASE)
 _ELEMENT_BYTES = {
     "float": 4,
@@ -46,20 +45,21 @@ _ELEMENT_BYTES = {
     "long": 8,
     "int": 4,
 }
+# First bytes of every gzip file (RFC 1952).
 _GZIP_MAGIC = b"\x1f\x8b"
 _NAME_HEAD_CHARS, _NAME_TAIL_CHARS = 64, 32
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_TIME_NS = 1 << 61
-"""Sums of two such times are whole numbers of 64 bits."""
+"""Latest time that is accepted; the sum of two such times still fits in 64 bits."""
 
 
 @dataclass(frozen=True)
 class ProfilerEvents(Columns):
-    """Complete events, in order of their begin; `thread` is a thread of the host, or a stream of
-    the device.
+    """Complete events, in order of their starts.
 
-    `correlation` joins a kernel with the call that launched it, -1 where there is none; `elements`
-    and `bytes` are those of the inputs, 0 where they are not told.
+    `thread` is a thread of the host or a stream of the device. `correlation` joins a kernel with
+    the call that launched it, or is -1. `elements` and `bytes` are those of the inputs, or 0 if
+    not recorded.
     """
 
     category: IntArray
@@ -74,8 +74,9 @@ class ProfilerEvents(Columns):
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One file. `host` and `device` are empty, and `world_size` 0, where the file does not tell
-    them.
+    """Trace of one rank.
+
+    `host` and `device` are empty, and `world_size` is 0, if the file does not record them.
     """
 
     path: Path
@@ -87,14 +88,15 @@ class RankTrace:
 
 
 def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
-    """Reads and checks the trace of one rank.
+    """Read and check the trace of one rank.
 
     Args:
         path: a .json or .json.gz file.
-        only_file: whether it is the only one, and is then rank 0 if it does not say its rank.
+        only_file: if true, the trace is the only one, and has rank 0 if it does not record its
+            rank.
 
     Raises:
-        TraceFormatError: it is not what it says, with the byte or the event.
+        TraceFormatError: the file is invalid; the error names the byte or the event.
     """
     document = _parse_document(path)
     raw = document.get("traceEvents")
@@ -103,7 +105,7 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
             path,
             "",
             "it has no list traceEvents",
-            "give what prof.export_chrome_trace(...) wrote, and nothing beside it",
+            "give an unchanged file from prof.export_chrome_trace(...)",
         )
     distributed = document.get("distributedInfo")
     details = distributed if isinstance(distributed, Mapping) else {}
@@ -112,7 +114,7 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
         raise _make_format_error(
             path,
             "baseTimeNanoseconds",
-            f"{base!r} is no whole number of nanoseconds since 1970",
+            f"{base!r} is not an integer number of nanoseconds since 1970",
             "export the trace again",
         )
     events = _parse_events(path, raw, base)
@@ -134,33 +136,38 @@ def _parse_document(path: Path) -> Mapping[str, Json]:
     try:
         document = cast("Json", json.loads(content, parse_constant=_reject_constant))
     except json.JSONDecodeError as error:
+        # The decoder counts characters; the message names a byte. An error at the very end, or in
+        # an unterminated string, means a truncated file.
         at = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         cut = at >= len(content.rstrip()) - 1 or "Unterminated" in error.msg
-        what = "the JSON ends in the middle" if cut else f"no JSON ({error.msg})"
+        what = "the JSON is truncated" if cut else f"invalid JSON ({error.msg})"
         raise _make_format_error(
-            path, f"byte {at} of {len(content)}", what, "copy the file again, to its end"
+            path, f"byte {at} of {len(content)}", what, "copy the whole file again"
         ) from error
     except RecursionError as error:
         raise _make_format_error(
-            path, "", "its JSON is nested too deep", "give what prof.export_chrome_trace(...) wrote"
+            path,
+            "",
+            "its JSON is nested too deeply",
+            "give a file from prof.export_chrome_trace(...)",
         ) from error
     except UnicodeDecodeError as error:
         raise _make_format_error(
             path,
             f"byte {error.start}",
-            "no UTF-8 text",
-            "give a .json or .json.gz of torch.profiler",
+            "the file is not UTF-8 text",
+            "give a .json or .json.gz file from torch.profiler",
         ) from error
     except _NotANumberError as error:
         raise _make_format_error(
-            path, "", f"{error} is no number of JSON", "export the trace again"
+            path, "", f"{error} is not a valid JSON number", "export the trace again"
         ) from error
     if not isinstance(document, Mapping):
         raise _make_format_error(
             path,
             "",
-            "it is no object with traceEvents",
-            "give what prof.export_chrome_trace(...) wrote",
+            "it is not a JSON object with traceEvents",
+            "give a file from prof.export_chrome_trace(...)",
         )
     return document
 
@@ -178,14 +185,14 @@ def _read_content(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise _make_format_error(
-            path, "", error.strerror or "cannot be read", "make it readable"
+            path, "", error.strerror or "the file cannot be read", "make it readable"
         ) from error
     if not path.name.endswith(".gz"):
         if data.startswith(_GZIP_MAGIC):
             raise _make_format_error(
                 path,
                 "byte 0",
-                "it is gzipped, and its name does not end in .gz",
+                "the file is gzipped, but its name does not end in .gz",
                 "rename it to end in .json.gz",
             )
         return data
@@ -193,7 +200,7 @@ def _read_content(path: Path) -> bytes:
         raise _make_format_error(
             path,
             "byte 0",
-            "its name ends in .gz, and it is not gzipped",
+            "the file's name ends in .gz, but it is not gzipped",
             "rename it to end in .json, or gzip it",
         )
     try:
@@ -202,7 +209,7 @@ def _read_content(path: Path) -> bytes:
         raise _make_format_error(
             path,
             f"byte {len(data)}, its end",
-            f"the gzip ends in the middle ({error})",
+            f"the gzip file is truncated or damaged ({error})",
             "copy it again",
         ) from error
 
@@ -219,7 +226,7 @@ def _parse_rank(path: Path, distributed: Mapping[str, Json], *, only_file: bool)
     raise _make_format_error(
         path,
         "distributedInfo.rank",
-        "neither the file nor its name tells its rank",
+        "neither the file nor its name contains its rank",
         "export after init_process_group, or name the files rank0.json, rank1.json, ...",
     )
 
@@ -231,7 +238,7 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
     for index, event in enumerate(raw):
         if not isinstance(event, Mapping):
             raise _make_format_error(
-                path, f"event {index}", f"{event!r} is no object", "export the trace again"
+                path, f"event {index}", f"{event!r} is not an object", "export the trace again"
             )
         code = codes.get(str(event.get("cat", "")).lower())
         if event.get("ph") != "X" or code is None:
@@ -246,10 +253,11 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
         name = event.get("name")
         if not isinstance(name, str):
             raise _make_format_error(
-                path, f"event {index}, name", f"{name!r} is no text", "export the trace again"
+                path, f"event {index}, name", f"{name!r} is not text", "export the trace again"
             )
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, Mapping) else {}
+        # Process and thread numbers may be text or numbers, and only pairs of both are unique.
         place = (str(event.get("pid")), str(event.get("tid")))
         start_ns = base_ns + round(start_us * 1000)
         correlation = arguments.get("correlation", -1)
@@ -272,8 +280,9 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
 
 
 def _shorten_name(name: str) -> str:
-    """A name's begin and end, which tell what it is: names of templated kernels are thousands of
-    characters long.
+    """Return the beginning and end of a name, which identify it.
+
+    Names of templated kernels have thousands of characters.
     """
     return (
         name
@@ -283,6 +292,7 @@ def _shorten_name(name: str) -> str:
 
 
 def _to_columns(rows: Sequence[tuple[int, str, int, int, int, int, int, int]]) -> ProfilerEvents:
+    # Longer events first, so that an enclosing event precedes those inside it.
     ordered = sorted(rows, key=lambda row: (row[3], -row[4]))
     names = np.array([row[1] for row in ordered], dtype=np.str_)
     places = (0, 2, 3, 4, 5, 6, 7)
@@ -299,14 +309,15 @@ def _parse_microseconds(path: Path, index: int, event: Mapping[str, Json], key: 
         or not isinstance(value, int | float)
         or not abs(value) <= _MAX_TIME_NS / 1000
     ):
-        details = "is missing" if value is None else f"{value!r} is no number of microseconds"
+        details = "is missing" if value is None else f"{value!r} is not a number of microseconds"
         raise _make_format_error(path, f"event {index}, {key}", details, "export the trace again")
     return float(value)
 
 
 def _parse_input_sizes(arguments: Mapping[str, Json]) -> tuple[int, int]:
-    """Elements and bytes of the inputs, of the arguments that gloo (shapes and types) or NCCL
-    (elements in) tells.
+    """Return the elements and bytes of the inputs.
+
+    gloo records shapes and types, and NCCL records the number of elements.
     """
     elements, kind = arguments.get("In msg nelems"), arguments.get("dtype")
     if isinstance(elements, int) and isinstance(kind, str):
@@ -328,7 +339,7 @@ def _discard_out_of_range(size: int) -> int:
 
 
 def _count_elements(shape: Json) -> int:
-    """Of a tensor's shape, or of a list of shapes."""
+    """Return the number of elements of a tensor's shape, or of a list of shapes."""
     if not _is_list(shape) or not shape:
         return 0
     if all(_is_list(inner) for inner in shape):

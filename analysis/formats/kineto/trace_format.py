@@ -1,4 +1,4 @@
-"""Traces of torch.profiler, as a trace format."""
+"""Trace format of torch.profiler, for the registry."""
 
 from __future__ import annotations
 

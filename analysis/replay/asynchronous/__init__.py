@@ -1,3 +1,6 @@
-"""Runs whose ranks each took steps of their own: who was slow, and what that cost, by the rule by
-which they waited for each other.
+"""Replay of asynchronous ranks by the rule by which they wait for each other.
+
+Read `step_dependencies.py` and `async_replay.py` first. `async_analysis.py` is the entry point.
+This folder may import `tables/`, `detection/`, the modules of `replay/` itself and
+`replay/lockstep/`.
 """

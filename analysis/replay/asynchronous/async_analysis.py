@@ -1,6 +1,4 @@
-"""What is worked out of a run of ranks of their own pace before anything is said of it: what was
-slow, and how it can be replayed.
-"""
+"""Causes and replay of a run of asynchronous ranks."""
 
 from __future__ import annotations
 
@@ -38,23 +36,25 @@ from laggard.analysis.tables.timelines.rank_timeline import RankTimeline, build_
 from laggard.core.run_schema import StrategyRecord
 
 MAX_REPLAYED_STEPS = 200_000
-"""Of all ranks together; longer runs would take minutes to be priced."""
+"""Largest number of steps, over all ranks; the costs of longer runs would take minutes."""
 MAX_DEPENDENCIES = 2_000_000
 SEED = 20240229
+# Each order needs one replay per cause, and replays of asynchronous ranks are slow.
 _MAX_ORDERS = 128
+# Largest number of steps times replays computed at once; it limits memory.
 _MAX_CELLS = 4_000_000
 
 
 @dataclass(frozen=True)
 class AsyncAnalysis:
-    """A run of ranks of their own pace, taken apart.
+    """Analyzed run of asynchronous ranks.
 
     Attributes:
-        async_replay: how it can be replayed.
-        work: the ranks' steps, side by side.
-        references: what phases usually take.
-        causes: what was slow.
-        removals: what removing them takes off.
+        async_replay: replay of the run.
+        work: steps of all ranks, stacked.
+        references: usual durations of phases.
+        causes: slow intervals that were found.
+        removals: savings from removing the causes.
     """
 
     async_replay: AsyncReplay
@@ -64,11 +64,11 @@ class AsyncAnalysis:
     removals: tuple[CauseRemoval, ...]
 
     def makespan_s(self, removed: BoolArray) -> float:
-        """Virtual seconds with the marked causes removed, [causes]."""
+        """Return the makespan in virtual seconds with the marked causes, [causes], removed."""
         return float(self._compute_makespans(removed[None])[0])
 
     def costs(self) -> FloatArray:
-        """Each cause's Shapley share, in virtual seconds, [causes]."""
+        """Return each cause's Shapley share, in virtual seconds, [causes]."""
         if not self.causes:
             return np.zeros(0)
 
@@ -78,7 +78,7 @@ class AsyncAnalysis:
         return compute_shapley(game, len(self.causes), 1, np.random.default_rng(SEED), _MAX_ORDERS)
 
     def _compute_makespans(self, removed: BoolArray) -> FloatArray:
-        """Virtual seconds with causes removed, [C, causes]."""
+        """Return virtual seconds with causes removed, given as [C, causes]."""
         at_once = max(1, _MAX_CELLS // sum(map(len, self.async_replay.rank_timelines)))
         parts = (removed[begin : begin + at_once] for begin in range(0, len(removed), at_once))
         goal_samples = self.async_replay.goal_samples()
@@ -93,30 +93,37 @@ class AsyncAnalysis:
 
 
 def explain_no_replay(run: RunData) -> str:
-    """Why a run of ranks of their own pace is not replayed, as a sentence; nothing if it can be."""
+    """Return the reason why an asynchronous run cannot be replayed, as a sentence, or ""."""
     record, steps, others = run.record, len(run.steps), run.world_size - 1
     if record is None:
         return (
-            "The run has no record that says how its workers waited for each other, so it is not"
-            " replayed."
+            "The run has no run.json that names its strategy, so the waits between its workers are"
+            " unknown and it is not replayed."
         )
     if record.origin is not None:
-        return "Workers of this trace wait for what no rule here knows, so it is not replayed."
+        return (
+            "The trace comes from another tool, and no rule describes its workers' waits, so it is"
+            " not replayed."
+        )
     if record.lost_ranks or record.churn or len(np.unique(run.steps.rank)) < run.world_size:
-        return "Not all workers were there to the end, so the run is not replayed."
+        return "Some workers were not present throughout the run, so it is not replayed."
     if steps > MAX_REPLAYED_STEPS:
         return (
-            f"All workers together took {steps} steps, and up to {MAX_REPLAYED_STEPS} are replayed."
+            f"The workers took {steps} steps in total, and at most {MAX_REPLAYED_STEPS} can be"
+            " replayed."
         )
     rule = get_wait_rule(record.strategy, run.world_size)
     everybody = rule is not None and rule.others is not None and len(rule.others[0]) == others
     if everybody and steps * others > MAX_DEPENDENCIES:
-        return f"{steps} steps that wait for {others} others each are too many to be replayed."
+        return (
+            f"The run has {steps} steps that each wait for {others} other ranks, which is too many"
+            " to replay."
+        )
     return ""
 
 
 def build_async_analysis(run: RunData) -> AsyncAnalysis:
-    """Takes a run of ranks of their own pace apart.
+    """Find the causes of an asynchronous run and prepare its replay.
 
     Raises:
         RunFolderError: some rank finished no step.

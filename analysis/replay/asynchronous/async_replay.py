@@ -1,8 +1,7 @@
-"""Ranks of their own pace, replayed: what they need of each other stays as it was, durations may be
-others.
+"""Event replay of asynchronous ranks: dependencies between steps are kept, durations may change.
 
-The training is over when as much has been learnt as in the run. A rank that comes to the end of
-what it did there before goes on as it had since its warm-up.
+The training ends when as many samples have been processed as in the run. A rank that has repeated
+all of its recorded steps continues at its mean rate since warm-up.
 """
 
 from __future__ import annotations
@@ -18,14 +17,18 @@ from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 
 _PRECISION = 1e-10
+"""Relative tolerance of the makespan."""
 
 
 @dataclass(frozen=True)
 class StepDurations:
-    """Seconds of every step of every rank, for C replays side by side, [W][C or 1, N]: before it
-    may have to wait, and behind.
+    """Durations of every step of every rank, in seconds, for C replays at once, [W][C or 1, N].
 
-    By `earlier_s`, where there is any, word of what the step needs is there earlier than it was.
+    Attributes:
+        before: seconds of a step before its possible wait.
+        after: seconds of a step after its possible wait.
+        earlier_s: seconds by which messages that a step needs arrive earlier than measured; may be
+            empty.
     """
 
     before: tuple[FloatArray, ...]
@@ -35,12 +38,12 @@ class StepDurations:
 
 @dataclass(frozen=True)
 class AsyncReplay:
-    """A run that can be replayed.
+    """Run of asynchronous ranks that can be replayed.
 
     Attributes:
-        rank_timelines: of every rank.
-        dependencies: what every step needs, [W][N].
-        end_s: when the training was over.
+        rank_timelines: timeline of every rank.
+        dependencies: dependencies of every step, [W][N].
+        end_s: time at which the training ended.
     """
 
     rank_timelines: tuple[RankTimeline, ...]
@@ -52,7 +55,7 @@ class AsyncReplay:
         return sort_events(self.dependencies)
 
     def observed(self) -> StepDurations:
-        """What was measured; its makespan is the run's."""
+        """Return the measured durations, whose makespan is the run's."""
         return StepDurations(
             tuple(
                 (rank_timeline.ready_s - rank_timeline.start_s)[None]
@@ -65,13 +68,15 @@ class AsyncReplay:
         )
 
     def end_times(self, durations: StepDurations) -> tuple[FloatArray, ...]:
-        """When every step of every rank ends, [W][C, N]."""
+        """Return the end of every step of every rank, [W][C, N]."""
         count = max(len(each) for each in (*durations.before, *durations.after))
         clock = [
             np.full(count, float(rank_timeline.start_s[0])) for rank_timeline in self.rank_timelines
         ]
         ready = [np.empty((len(rank_timeline), count)) for rank_timeline in self.rank_timelines]
         end = [np.empty((len(rank_timeline), count)) for rank_timeline in self.rank_timelines]
+        # Each step has two events: ready for the wait, and resumed after it. The order guarantees
+        # that the times which an event needs have been computed.
         for rank, step, goes_on in self._order:
             if not goes_on:
                 clock[rank] = ready[rank][step] = clock[rank] + durations.before[rank][:, step]
@@ -85,9 +90,7 @@ class AsyncReplay:
         return tuple(np.ascontiguousarray(each.T) for each in end)
 
     def goal_samples(self) -> float:
-        """Samples that were learnt from until the training was over, those of steps under way in
-        part.
-        """
+        """Return the samples processed until the training ended; unfinished steps count in part."""
         return _count_samples_by(
             self.end_s,
             [
@@ -97,7 +100,7 @@ class AsyncReplay:
         )
 
     def compute_makespans(self, durations: StepDurations, goal_samples: float) -> FloatArray:
-        """When as many samples are learnt from, in seconds since the first step, [C]."""
+        """Return the times at which the goal is reached, in seconds since the first step, [C]."""
         end_times = self.end_times(durations)
         return np.array(
             [
@@ -113,6 +116,7 @@ class AsyncReplay:
             _build_progress(rank_timeline, end)
             for rank_timeline, end in zip(self.rank_timelines, end_times, strict=True)
         ]
+        # The number of samples grows with time, so doubling finds a bracket for the root.
         low, high = 0.0, self.end_s
         while _count_samples_by(high, progress) < goal_samples:
             low, high = high, 2 * high
@@ -127,8 +131,12 @@ class AsyncReplay:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What one rank had learnt from when, [N + 1], and how many samples a second it learns from
-    behind that.
+    """Samples that one rank has processed over time.
+
+    Attributes:
+        when_s: start of the first step and end of every step, [N + 1].
+        samples_learned: samples processed by then, [N + 1].
+        rate: samples per second after the last recorded step.
     """
 
     when_s: FloatArray
@@ -151,7 +159,7 @@ def _build_progress(rank_timeline: RankTimeline, end_s: FloatArray) -> _Progress
 
 
 def _count_samples_by(time_s: float, progress: Sequence[_Progress]) -> float:
-    """Samples by then, those of a step that is under way in part."""
+    """Return the samples processed at a time; a step in progress counts in part."""
     total = 0.0
     for course in progress:
         beyond_s = max(time_s - float(course.when_s[-1]), 0.0)
@@ -162,7 +170,7 @@ def _count_samples_by(time_s: float, progress: Sequence[_Progress]) -> float:
 
 
 def _find_first_usual_step(rank_timeline: RankTimeline) -> int:
-    """The first step that tells how fast a rank goes."""
+    """Return the first step after warm-up, or 0 without one."""
     usual = np.flatnonzero(~rank_timeline.warm_up)
     return int(usual[0]) if len(usual) else 0
 
@@ -174,7 +182,7 @@ def _compute_resume_s(
     end: Sequence[FloatArray],
     earlier_s: FloatArray | float,
 ) -> FloatArray:
-    """When a rank goes on that was ready at `clock`, [C]."""
+    """Return the times at which a rank resumes that became ready at `clock`, [C]."""
     if not dependencies.required:
         return clock
     come = [
@@ -182,6 +190,7 @@ def _compute_resume_s(
         + np.maximum(dependency.lag_s - earlier_s, 0.0)
         for dependency in dependencies.required
     ]
+    # The latest `spare` arrivals are not waited for.
     if dependencies.spare:
         come = list(np.sort(np.stack(come), axis=0)[: len(come) - dependencies.spare])
     return np.asarray(np.maximum.reduce([clock, *come]))

@@ -1,5 +1,6 @@
-"""What removing causes takes off the steps of a rank: their slowness and not their jitter (see
-`replay/removal.py`).
+"""Effect of removing causes on the steps of asynchronous ranks.
+
+The slowness is removed and the jitter is kept (see `replay/lockstep/cause_removal.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ _COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class CauseRemoval:
-    """Seconds off each step of a rank, before and behind its wait and of the message that it waits
-    for, [N], once all of `causes` are removed.
+    """Seconds saved in each step of a rank once all of `causes` are removed.
 
-    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which
-    may be negative).
+    A rank's deterministic and dynamic cause overlap, so a pair of them has a correction of its
+    own, which may be negative.
+
+    Attributes:
+        causes: positions of the causes.
+        rank: rank whose steps shorten.
+        before: seconds saved before the step's wait, [N].
+        after: seconds saved after the step's wait, [N].
+        message: seconds saved by the message that the step waits for, [N].
     """
 
     causes: tuple[int, ...]
@@ -50,13 +57,13 @@ def plan_async_removals(
     references: References,
     causes: Sequence[Cause],
 ) -> tuple[CauseRemoval, ...]:
-    """Works out what each cause's removal changes.
+    """Compute the effect of removing each cause.
 
     Args:
-        rank_timelines: of every rank.
-        work: theirs, side by side.
+        rank_timelines: timeline of every rank.
+        work: steps of all ranks, stacked.
         references: own and fleet references.
-        causes: what may be removed.
+        causes: causes that may be removed.
     """
     removals: list[CauseRemoval] = []
     for index, cause in enumerate(causes):
@@ -84,6 +91,7 @@ def plan_async_removals(
                 both = np.minimum(
                     np.minimum(alone, deterministic), compute_kept_share(seconds, fleet, inside)
                 )
+                # `_build_removal` saves 1 - kept, so this is minus the overlap of the two effects.
                 removals.append(
                     _build_removal(
                         (partner, index),
@@ -118,7 +126,7 @@ def plan_async_removals(
 def apply_removals(
     async_replay: AsyncReplay, removals: Sequence[CauseRemoval], removed: BoolArray
 ) -> StepDurations:
-    """What steps take with causes removed, [C, causes]."""
+    """Return the durations of steps with causes removed, given as [C, causes]."""
     observed = async_replay.observed()
     before = [np.repeat(each, len(removed), axis=0) for each in observed.before]
     after = [np.repeat(each, len(removed), axis=0) for each in observed.after]
@@ -159,9 +167,11 @@ def _build_removal(
 def _build_transfer_removal(
     index: int, rank: int, rank_timeline: RankTimeline, covered: BoolArray, baseline: float
 ) -> CauseRemoval:
-    """Transfers are the usual ones, at most."""
+    """Build a removal that reduces transfers to their usual duration."""
     usual = np.full((len(rank_timeline), 1), usual_transfer_s(rank_timeline) * baseline)
     off = 1.0 - compute_kept_share(transfer_s(rank_timeline)[:, None], usual, covered)[:, 0]
+    # Between peers only an awaited message delays a rank, so it arrives earlier; with a server the
+    # transfers themselves become shorter.
     if rank_timeline.is_peer_to_peer:
         none = np.zeros(len(rank_timeline))
         return CauseRemoval((index,), rank, none, none, rank_timeline.message_s * off)

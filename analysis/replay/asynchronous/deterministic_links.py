@@ -1,5 +1,6 @@
-"""Links that were slow all along where each rank has a pace of its own, and what steps would save
-were they like the fastest class of links.
+"""Links of asynchronous runs that were slow throughout, and the savings if they were fast.
+
+A fast link is one like those of the fastest class.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 
 @dataclass(frozen=True)
 class DeterministicLinks:
-    """Causes, one for each tier pair that has slow links, and the changes that would make its links
-    like the fastest class, side by side.
+    """Causes for the tier pairs with slow links, and the changes that would make these links fast.
+
+    The two tuples have the same order; a change makes a link as fast as the fastest class.
     """
 
     causes: tuple[Cause, ...]
@@ -43,13 +45,14 @@ class DeterministicLinks:
 def find_deterministic_links(
     run: RunData, rank_timelines: Sequence[RankTimeline], causes: Sequence[Cause]
 ) -> DeterministicLinks:
-    """Links whose kernels say that they were slower than the fastest class all along (see
-    `find_slow_links`).
+    """Find links that were slower than the fastest class throughout (see `find_slow_links`).
+
+    The evidence is the kernel's statistics of connections.
 
     Args:
-        run: with samples of its links; without there are none.
-        rank_timelines: of every rank.
-        causes: found before; the time of those of the network is left out.
+        run: run with samples of its links; without samples the result is empty.
+        rank_timelines: timeline of every rank.
+        causes: causes found before; the times of those of the network are ignored.
     """
     quiet = _mask_quiet_samples(run, rank_timelines, causes)
     if not quiet.any():
@@ -60,6 +63,8 @@ def find_deterministic_links(
     hops = estimate_run_hops(run, tiers) if slow.links else {}
     found = []
     for link in slow.links:
+        # Both kinds of evidence must show the slowness: busy time, and a measured rate or round
+        # trip.
         slowdown = min(link.slowdown, _measure_slowness(link.ends, slow, hops, tiers))
         if slowdown >= MIN_NAMED_SLOWDOWN:
             found.append(
@@ -82,7 +87,7 @@ def find_deterministic_links(
 def _mask_quiet_samples(
     run: RunData, rank_timelines: Sequence[RankTimeline], causes: Sequence[Cause]
 ) -> BoolArray:
-    """Link samples of the training outside any slow time of the network, [N]."""
+    """Return a mask of the link samples in training outside slow periods of the network, [N]."""
     time_s = run.links.time_ns * 1e-9
     quiet: BoolArray = time_s >= 0.0
     for cause in causes:
@@ -101,11 +106,10 @@ def _measure_slowness(
     hops: Mapping[tuple[str, str], NetworkHop],
     tiers: Mapping[str, str],
 ) -> float:
-    """How much slower a link is by a flow of its own, or by the least round trip; 1 where nothing
-    was measured.
+    """Return the slowdown of a link by its single-flow rate or smallest round trip.
 
-    Ranks of their own pace send each other now this and now that: busy time by itself makes a link
-    slow over which mostly words are sent.
+    The result is 1 if neither was measured. Busy time alone would name links that carry mostly
+    control messages, because asynchronous ranks do not exchange a fixed amount of data per step.
     """
     fleet = [hop for hop in hops.values() if slow.fleet == get_tier_pair(hop.ends, tiers)]
     if ends not in hops or not fleet:
@@ -121,8 +125,9 @@ def _plan_changes(
     hops: Mapping[tuple[str, str], NetworkHop],
     tiers: Mapping[str, str],
 ) -> tuple[LinkChange, ...]:
-    """All links of the cause's tier pair as fast as the fastest class is, and no farther; faster
-    ones stay as they are.
+    """Return changes that make the links of the cause's tier pair as fast as the fastest class.
+
+    No link becomes faster than that, and links that are faster already keep their rate.
     """
     assert cause.link is not None
     if cause.link not in hops:
@@ -139,6 +144,7 @@ def _plan_changes(
             or max(hop.rate_mbps, back.rate_mbps) >= rate_mbps
         ):
             continue
+        # One symmetric change covers both directions, so the pair of hosts is the key.
         delay_ms = min(hop.rtt_ms, back.rtt_ms, rtt_ms) / 2.0
         first, second = sorted(hop.ends)
         found[first, second] = LinkChange(first, second, rate_mbps=rate_mbps, delay_ms=delay_ms)
@@ -151,13 +157,14 @@ def plan_link_removals(
     deterministic: DeterministicLinks,
     begin: int,
 ) -> tuple[CauseRemoval, ...]:
-    """What each of them being like the fastest class takes off the steps of ranks; nothing where
-    nobody waits for messages.
+    """Return the savings of steps if each of these links were like the fastest class.
+
+    The result is empty if no rank waits for messages.
 
     Args:
-        run: with samples of its links.
-        rank_timelines: of every rank.
-        deterministic: the links.
+        run: run with samples of its links.
+        rank_timelines: timeline of every rank.
+        deterministic: slow links.
         begin: position of the first of them among all causes.
     """
     if not has_named_senders(run):

@@ -1,5 +1,6 @@
-"""The run of ranks of their own pace that references and found causes alone account for (see
-`replay/model.py`).
+"""Fitted model of an asynchronous run: the makespan that references and causes account for.
+
+It is the counterpart of `replay/lockstep/fitted_model.py`.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ def compute_modeled_async_makespan(
     causes: Sequence[Cause],
     seed: int,
 ) -> float:
-    """Makespan of the fitted model, in virtual seconds.
+    """Return the makespan of the fitted model, in virtual seconds.
 
-    Work is its reference times the slowdown of the causes acting on it; transfers, and how long
-    word of a step takes, are what they usually are; both times jitter, dealt out anew. How long
-    anybody waits follows from that alone.
+    The duration of work is its reference times the slowdown of the causes acting on it. Transfers,
+    and the delays of messages, have their usual duration. Both are multiplied by redistributed
+    jitter. All waits follow from these durations.
 
     Args:
-        async_replay: the run.
-        work: the ranks' steps, side by side.
+        async_replay: replay of the run.
+        work: steps of all ranks, stacked.
         references: own and class references.
-        causes: the causes found.
-        seed: of the order in which jitter is dealt out.
+        causes: causes that were found.
+        seed: seed of the order in which jitter is redistributed.
     """
+    # One key per step number, shared by all ranks: ranks that run in step then get the jitter of
+    # the same steps, so that jitter which occurred together stays together.
     keys = np.random.default_rng(seed).random(len(work.samples))
     before, after = [], []
     for rank, rank_timeline in enumerate(async_replay.rank_timelines):
@@ -64,6 +67,7 @@ def compute_modeled_async_makespan(
             )
             - seconds
         )
+        # A phase's change is divided between before and after the wait as its time was.
         early = np.where(
             seconds > 0, rank_timeline.before / np.where(seconds > 0, seconds, 1.0), 0.0
         )
@@ -90,8 +94,10 @@ def compute_modeled_async_makespan(
 
 
 def _mask_kept_steps(rank_timeline: RankTimeline, ended_s: float) -> BoolArray:
-    """Steps that enter as they were, [N]: of warm-up, and those under way when training was over,
-    in which ranks wait to be told.
+    """Return a mask of the steps that keep their durations, [N].
+
+    These are warm-up steps, and steps in progress at the end of the training, in which ranks wait
+    to be told about the end.
     """
     return np.asarray(rank_timeline.warm_up | (rank_timeline.end_s > ended_s))
 
@@ -105,8 +111,9 @@ def _model_seconds(
     keys: FloatArray,
     kept: BoolArray,
 ) -> FloatArray:
-    """Seconds of every phase, [N, P]; of kept steps as they were. What happens now and then only is
-    dealt out as it is.
+    """Return the modeled seconds of every phase, [N, P]; kept steps have their measured ones.
+
+    Phases that occur only in some steps are redistributed without a change.
     """
     seconds = work.seconds[: len(rank_timeline), rank]
     levels = _compute_levels(rank_timeline, rank, references, causes)
@@ -127,10 +134,10 @@ def _model_transfers(
     keys: FloatArray,
     kept: BoolArray,
 ) -> FloatArray:
-    """The same of transfers, [N]: the steps that have any are dealt theirs among themselves.
+    """Return the modeled seconds of transfers, [N], redistributed among the steps that have any.
 
-    Transfers are of two kinds as often as not, some that had come before anybody asked and some
-    that had not, so that means tell more of them than medians.
+    Transfers are often of two kinds: some messages had arrived before the rank asked for them,
+    others had not. Therefore the mean is used instead of the median.
     """
     carrying = np.flatnonzero((seconds > 0) & ~kept)
     modeled = np.zeros(len(seconds))
@@ -143,6 +150,7 @@ def _model_transfers(
     )[carrying]
     usual = seconds[carrying] / slowness
     jitter = usual / running_mean(usual, 2 * MIN_STEPS + 1)
+    # The samples of a step and its slowness in one integer: only equal pairs exchange jitter.
     kinds = rank_timeline.taken[carrying] * (1 << 32) + np.rint(64 * slowness).astype(np.int64)
     order = _shuffle_steps(np.zeros(len(carrying), dtype=np.bool_), keys[carrying], kinds)
     modeled[carrying] = usual.mean() * slowness * jitter[order]
@@ -152,7 +160,7 @@ def _model_transfers(
 def _compute_levels(
     rank_timeline: RankTimeline, rank: int, references: References, causes: Sequence[Cause]
 ) -> FloatArray:
-    """What work takes by the references and causes alone, [N, P]."""
+    """Return the durations of work that references and causes alone explain, [N, P]."""
     steps = len(rank_timeline)
     levels = references.device.of_rank(rank, range(PHASES))[:steps]
     for cause in sorted(causes, key=lambda each: each.kind == "dynamic"):
@@ -170,7 +178,7 @@ def _compute_levels(
 
 
 def _compute_slowness(rank_timeline: RankTimeline, causes: Sequence[Cause]) -> FloatArray:
-    """How much slower than usual transfers are by the causes alone, [N]."""
+    """Return the slowdown of transfers that the causes alone explain, [N]."""
     slowness = np.ones(len(rank_timeline))
     for cause in causes:
         if cause.spec.uses_links:
@@ -185,13 +193,14 @@ def _compute_slowness(rank_timeline: RankTimeline, causes: Sequence[Cause]) -> F
 
 
 def _extract_jitter(logs: FloatArray) -> FloatArray:
-    """What is left of a series about its running median."""
+    """Return a series of logs minus its running median."""
     return logs - running_median(logs, 2 * MIN_STEPS + 1)
 
 
 def _shuffle_steps(kept: BoolArray, keys: FloatArray, alike: IntArray) -> IntArray:
-    """For each step the step whose jitter it gets: another like it, [N]; ranks that are in step are
-    dealt the same steps.
+    """Return for each step a step of the same kind whose jitter it gets, [N].
+
+    Ranks that run in step get the jitter of the same steps.
     """
     order = np.arange(len(kept))
     for size in np.unique(alike):
@@ -203,10 +212,10 @@ def _shuffle_steps(kept: BoolArray, keys: FloatArray, alike: IntArray) -> IntArr
 def _model_lags(
     async_replay: AsyncReplay, rank: int, causes: Sequence[Cause], keys: FloatArray
 ) -> tuple[StepDependencies, ...]:
-    """A rank's needs, whose word takes as long as it usually does between the two, slower where a
-    cause acts, with jitter dealt out anew.
+    """Return a rank's dependencies with modeled message delays.
 
-    Where the rank did not have to wait for it, it is what it was taken to be.
+    A delay is the usual one between the two ranks, times the slowdown of the causes, times
+    redistributed jitter. Dependencies that the rank did not wait for keep their assumed delay.
     """
     if not async_replay.dependencies[rank]:
         return ()
@@ -240,7 +249,10 @@ def _model_lags(
 
 
 def _compute_usual_lags_s(async_replay: AsyncReplay, rank: int) -> dict[int, float]:
-    """Median lag by who was waited for; of who never was, as of all."""
+    """Return the median lag for each awaited rank.
+
+    A rank that was never waited for gets the median over the others.
+    """
     lags: dict[int, list[float]] = {}
     others = {
         dependency.rank for each in async_replay.dependencies[rank] for dependency in each.required

@@ -1,9 +1,9 @@
-"""Ranks that go on in small groups, replayed: whoever is ready joins the line, and the first so
-many in line go on together.
+"""Replay of partial_reduce: ready ranks queue, and the first `size` in the queue continue together.
 
-partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021). Who is whose companion is worked
-out anew in every replay, since it hangs on who comes when. That groups must now and then join ranks
-whose models have long not mixed is left out: it binds one group in many.
+The strategy is that of Luo et al., ASPLOS 2020, and Miao et al., SIGMOD 2021. The members of a
+group depend on the order of arrival, so groups are formed anew in every replay. One rule of the
+strategy is left out: groups must sometimes join ranks whose models have not mixed for a long time.
+It affects one group in many.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 
 @dataclass(frozen=True)
 class GroupReplay(AsyncReplay):
-    """A run whose ranks go on in groups.
+    """Replay of a run whose ranks continue in groups.
 
     Attributes:
-        size: ranks of a group.
-        lag_s: how long after the last of a group was ready those who had waited for it usually went
-            on; it does so itself when it has been told, which is behind its wait.
+        size: number of ranks in a group.
+        lag_s: usual seconds from the readiness of a group's last rank until the others resume. The
+            last rank itself resumes when it is notified, which is recorded after its wait.
     """
 
     size: int = 2
     lag_s: float = 0.0
 
     def end_times(self, durations: StepDurations) -> tuple[FloatArray, ...]:
-        """When every step of every rank ends, [W][C, N]."""
+        """Return the end of every step of every rank, [W][C, N]."""
         count = max(len(each) for each in (*durations.before, *durations.after))
         end_times = tuple(
             np.empty((count, len(rank_timeline))) for rank_timeline in self.rank_timelines
         )
+        # Groups differ between replays, so replays cannot be computed side by side as arrays.
         for replay in range(count):
             before = [each[min(replay, len(each) - 1)].tolist() for each in durations.before]
             after = [each[min(replay, len(each) - 1)].tolist() for each in durations.after]
@@ -49,7 +50,11 @@ class GroupReplay(AsyncReplay):
     def _walk(
         self, before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]
     ) -> list[list[float]]:
-        """One replay; once fewer have steps left than a group takes, these go on alone."""
+        """Run one replay and return the end of every step, per rank.
+
+        When fewer ranks than a group needs have steps left, these continue together without
+        waiting.
+        """
         end_times: list[list[float]] = [[] for _ in self.rank_timelines]
         coming = [
             (float(rank_timeline.start_s[0]) + before[rank][0], rank)
@@ -76,10 +81,10 @@ class GroupReplay(AsyncReplay):
 def build_group_replay(
     rank_timelines: tuple[RankTimeline, ...], end_s: float, size: int
 ) -> GroupReplay:
-    """A run whose ranks went on in groups of `size`.
+    """Return the replay of a run whose ranks continued in groups of `size`.
 
-    The time for which a rank stood without another to wait for (while a group was agreed on) is
-    part of what comes behind the wait.
+    While a group is agreed on, a rank is idle without a known rank to wait for. This time counts
+    as work after the wait.
     """
     lags = [
         dependency.lag_s

@@ -1,6 +1,4 @@
-"""Messages between two hosts, had the link between them been otherwise: what each step of a rank of
-its own pace would save.
-"""
+"""Savings of each step of asynchronous ranks with changed links."""
 
 from __future__ import annotations
 
@@ -25,13 +23,18 @@ from laggard.core.span_schema import Lane, Phase
 
 _S = 1e-9
 _MIN_REMAINING_SHARE = 0.02
-"""Of a message's time something is left, whatever its link: it is packed, written and read."""
+"""Share of a message's time that remains on any link, since it is still packed, written and
+read."""
 
 
 @dataclass(frozen=True)
 class StepSavings:
-    """Seconds off each step of a rank, [N]: before and behind its wait, and of the message that it
-    waits for; negative where links are slower.
+    """Seconds saved in each step of a rank, [N]; negative values mean slower links.
+
+    Attributes:
+        before: seconds saved before the step's wait.
+        after: seconds saved after the step's wait.
+        message: seconds saved by the message that the step waits for.
     """
 
     before: FloatArray
@@ -42,27 +45,27 @@ class StepSavings:
 def compute_link_savings(
     run: RunData, rank_timelines: Sequence[RankTimeline], changes: Sequence[LinkChange]
 ) -> tuple[StepSavings, ...]:
-    """What every rank's steps would save.
+    """Compute the savings of every rank's steps.
 
-    A message takes its bytes over the link's rate, and half a round trip; one to a server takes a
-    whole one, as its span ends with the server's word that it came. How many others are on the link
-    at that time is left out.
+    A message takes its size divided by the link's rate, plus half a round trip. A message to a
+    server takes a whole round trip, since its span ends with the server's acknowledgement. Other
+    messages on the link at the same time are ignored.
 
     Args:
-        run: with samples of its links.
-        rank_timelines: of every rank.
-        changes: of links.
+        run: run with samples of its links.
+        rank_timelines: timeline of every rank.
+        changes: changes of links.
 
     Raises:
         InputError: a change names no host or tier of the run.
-        RunFolderError: the run does not say between whom the messages went, or has no samples of
-            its links.
+        RunFolderError: the run does not record the peers of messages, or has no samples of its
+            links.
     """
     require_link_samples(run)
     if not has_named_senders(run):
         raise RunFolderError(
-            f"{run.folder}: no message of a worker says whom it came from, so no link's part in"
-            " them is known"
+            f"{run.folder}: no message of a worker has a recorded peer, so messages cannot be"
+            " attributed to links — record the run again with the current version"
         )
     spans, tiers = _select_messages(run), map_host_tiers(run)
     server = _find_server(run, spans)
@@ -77,12 +80,12 @@ def compute_link_savings(
 
 
 def has_named_senders(run: RunData) -> bool:
-    """Whether any message that a worker waited for or took says whom it came from or went to."""
+    """Return True if any message that a worker waited for or received has a recorded peer."""
     return len(_select_messages(run)) > 0
 
 
 def map_host_tiers(run: RunData) -> dict[str, str]:
-    """The tier of every worker's host, and of the server's."""
+    """Return the tier of every worker's host, and of the server's."""
     tiers = {host.host: host.tier for host in run.hosts}
     server = _find_server(run, _select_messages(run))
     if server is not None:
@@ -104,8 +107,9 @@ def _select_messages(run: RunData) -> SpanColumns:
 
 
 def _find_server(run: RunData, spans: SpanColumns) -> str | None:
-    """The host that a server was on: the one that received most; None where workers spoke to each
-    other.
+    """Return the server's host, or None if workers exchanged messages directly.
+
+    The server is the host that received the most bytes.
     """
     if not (spans.peer >= run.world_size).any():
         return None
@@ -138,6 +142,8 @@ def _compute_savings(
         rows = spans.peer == peer
         if other is None or other == own:
             continue
+        # A transfer before the wait with the server as its peer is a push; everything else
+        # arrives.
         pushed = rows & early & (peer >= run.world_size)
         for chosen, ends, trips in (
             (pushed, (own, other), 1.0),
@@ -147,6 +153,7 @@ def _compute_savings(
                 now, then = hops[ends], hops[ends].with_changes(changes, tiers)
                 each = spans.bytes[chosen] * 8e-6 * (1.0 / now.rate_mbps - 1.0 / then.rate_mbps)
                 saved[chosen] = each + trips * (now.rtt_ms - then.rtt_ms) * 1e-3
+    # A faster link cannot save more than the message took.
     saved = np.minimum(saved, (1.0 - _MIN_REMAINING_SHARE) * spans.dur_ns * _S)
     waited = ~early & (rank_timeline.message_s[step] > 0)
     parts = (early, ~early & ~waited, waited)

@@ -1,12 +1,15 @@
-"""What each step had to wait for: steps of other ranks, by the strategy's own rule; where it has
-none, as it was seen.
+"""Dependencies of each step on steps of other ranks, by the strategy's rule or as observed.
 
-bounded_staleness (Ho et al., NIPS 2013): nobody goes on from step k before everybody's gradient of
-step k - `staleness` has come. gossip (Lian et al., NIPS 2017): the models that the neighbours began
-the same step with. hop (Luo et al., ASPLOS 2019): those that they began a step up to `staleness`
-earlier with, but for `backups` of them. fast_links: the models that the ranks began the step with
-that it was paired with. Under the others a rank waits for nobody, or for whoever happens to be
-there; there the one that it was seen to wait for is what it needs.
+- bounded_staleness (Ho et al., NIPS 2013): no rank continues after step k until the gradients of
+  step k - `staleness` of all ranks have arrived.
+- gossip (Lian et al., NIPS 2017): a step needs the models with which the neighbors began the same
+  step.
+- hop (Luo et al., ASPLOS 2019): a step needs the models with which the neighbors began a step up
+  to `staleness` earlier, except for `backups` of them.
+- fast_links: a step needs the models with which its partners in that step began it.
+
+Under other strategies a rank waits for no rank, or for any rank that is present. Its dependency is
+then the rank that it was observed to wait for.
 """
 
 from __future__ import annotations
@@ -21,14 +24,21 @@ from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import StrategyRecord
 from laggard.core.span_schema import Phase
 
+# Tolerance for comparing times that were converted from integer nanoseconds.
 _TIE_S = 1e-9
 _COMM = Phase.COMM.code
 
 
 @dataclass(frozen=True)
 class StepDependency:
-    """A step of another rank, and how long after its work was done (or all of it had ended) word of
-    it was here.
+    """Step of another rank that must be reached, and the delay until its message arrives.
+
+    Attributes:
+        rank: rank that is waited for.
+        step: index of its step.
+        ended: if true, the whole step must have ended; otherwise its work before the wait
+            suffices.
+        lag_s: seconds from that moment until the message is here.
     """
 
     rank: int
@@ -39,7 +49,7 @@ class StepDependency:
 
 @dataclass(frozen=True)
 class StepDependencies:
-    """What one step of a rank needs, all but the `spare` that come last."""
+    """Dependencies of one step of a rank; the latest `spare` of them are not waited for."""
 
     required: tuple[StepDependency, ...]
     spare: int = 0
@@ -50,14 +60,15 @@ NO_DEPENDENCIES = StepDependencies(())
 
 @dataclass(frozen=True)
 class WaitRule:
-    """Whom a rank waits for, and how far these must have come.
+    """Rule that names the ranks that a rank waits for, and the step that they must have reached.
 
     Attributes:
-        others: by rank, whom it needs in every step; None: its partners in that step.
-        start_suffices: whether it is enough that they have begun such a step, so that the one
-            before has ended; else its work must be done.
-        max_steps_behind: steps that they may be behind.
-        spare: of the others, how many it does not wait for.
+        others: for each rank, the ranks that it needs in every step; None means its partners in
+            the step.
+        start_suffices: if true, it is enough that they have begun the step, so the one before has
+            ended; otherwise their work in the step must be done.
+        max_steps_behind: number of steps that they may be behind.
+        spare: number of them that the rank does not wait for.
     """
 
     others: tuple[tuple[int, ...], ...] | None
@@ -67,8 +78,9 @@ class WaitRule:
 
 
 def get_wait_rule(strategy: StrategyRecord, world: int) -> WaitRule | None:
-    """The waiting rule of a strategy; None where it has none that binds steps to steps, or the
-    record does not say its parameters.
+    """Return the wait rule of a strategy, or None without a rule that links steps to steps.
+
+    The result is also None if the record lacks the strategy's parameters.
     """
     parameters = strategy.parameters
     everybody = tuple(tuple(q for q in range(world) if q != rank) for rank in range(world))
@@ -90,13 +102,14 @@ def get_wait_rule(strategy: StrategyRecord, world: int) -> WaitRule | None:
 def attribute_inflight_waits(
     rank_timelines: tuple[RankTimeline, ...], rule: WaitRule | None
 ) -> tuple[RankTimeline, ...]:
-    """Paces in which ranks also stand for messages that were sent before they were ready, and still
-    under way.
+    """Return timelines in which a transfer of a message that was still in flight counts as a wait.
 
-    A transfer behind no wait was that, and not only the taking of a message that had lain there, if
-    by the rule the message had been under way for less time than it still took; of one that was
-    longer under way it cannot be told.
+    A transfer without a wait is either such a message or the reading of one that had already
+    arrived. It counts as a wait if, by the rule, the message had been in flight for less time than
+    its transfer still took. If the message had been in flight for longer, the two cases cannot be
+    distinguished.
     """
+    # With `start_suffices` false, ranks wait for a server's answer and not for a peer's message.
     if rule is None or not rule.start_suffices:
         return rank_timelines
     return tuple(
@@ -135,15 +148,15 @@ def _attribute_rank_waits(
 def find_dependencies(
     rank_timelines: Sequence[RankTimeline], rule: WaitRule | None
 ) -> tuple[tuple[StepDependencies, ...], ...]:
-    """What every step of every rank needs, [W][N].
+    """Return the dependencies of every step of every rank, [W][N].
 
-    A need that was not yet met when the rank went on is none: it is one of those that it does not
-    wait for. How long a message that nobody had to wait for took is not seen; it is taken to be
-    what it usually was between the two, and no longer than it can have been.
+    A dependency that was not fulfilled when the rank resumed is dropped: it is one of those that
+    the rank does not wait for. The delay of a message that no rank waited for is not observed. It
+    is assumed to be the usual delay between the two ranks, but no longer than it can have been.
 
     Args:
-        rank_timelines: of every rank.
-        rule: of the strategy, if it has one.
+        rank_timelines: timeline of every rank.
+        rule: wait rule of the strategy, if it has one.
     """
     required_steps = [
         [_find_required(rule, rank, step, rank_timelines) for step in range(len(rank_timeline))]
@@ -170,6 +183,8 @@ def find_dependencies(
             if last is not None:
                 required[last.rank] = last
             unmet = len(required_steps[rank][step]) - len(met)
+            # Unfulfilled dependencies used up part of the spare ones; one dependency always
+            # remains.
             spare = 0 if rule is None else max(min(rule.spare - unmet, len(required) - 1), 0)
             of_rank.append(
                 StepDependencies(tuple(required.values()), spare) if required else NO_DEPENDENCIES
@@ -181,8 +196,9 @@ def find_dependencies(
 def _find_required(
     rule: WaitRule | None, rank: int, step: int, rank_timelines: Sequence[RankTimeline]
 ) -> list[StepDependency]:
-    """What the rule asks for, with the time since; before the rank went on it had not come where
-    that is negative.
+    """Return the dependencies by the rule; their lag is the time since they were fulfilled.
+
+    The lag is negative if a dependency was not fulfilled when the rank resumed.
     """
     if rule is None:
         return []
@@ -210,8 +226,10 @@ def _find_binding(
     required_steps: Sequence[StepDependency],
     rank_timelines: Sequence[RankTimeline],
 ) -> StepDependency | None:
-    """What ended the wait: what the rule asks of the awaited rank, or else the last thing that it
-    had done by then.
+    """Return the dependency that ended the wait.
+
+    It is the rule's dependency on the awaited rank, or else the last event of that rank before the
+    end of the wait.
     """
     other = int(rank_timeline.awaited[step])
     if other < 0 or rank_timeline.wait_s[step] <= 0:
@@ -230,7 +248,7 @@ def _find_binding(
 def _find_observed(
     rank_timeline: RankTimeline, step: int, rank_timelines: Sequence[RankTimeline]
 ) -> StepDependency | None:
-    """The last thing that the awaited rank had done when the wait was over."""
+    """Return the last event of the awaited rank before the end of the wait."""
     other = int(rank_timeline.awaited[step])
     done = []
     for ended, moments in (
@@ -255,7 +273,7 @@ def _find_observed(
 def _compute_usual_lags(
     binding: Sequence[Sequence[StepDependency | None]],
 ) -> dict[tuple[int, int], float]:
-    """Median lag by (from, to)."""
+    """Return the median lag for each pair (from, to)."""
     lags: dict[tuple[int, int], list[float]] = {}
     for rank, dependencies in enumerate(binding):
         for dependency in dependencies:
@@ -267,18 +285,17 @@ def _compute_usual_lags(
 def sort_events(
     dependencies: Sequence[Sequence[StepDependencies]],
 ) -> tuple[tuple[int, int, bool], ...]:
-    """All moments at which a rank was ready and at which it went on, each after those that it
-    needs.
+    """Return all events at which ranks become ready or resume, each after those that it needs.
 
     Args:
-        dependencies: of every step of every rank, [W][N].
+        dependencies: dependencies of every step of every rank, [W][N].
 
     Returns:
-        Rank, step, and whether it goes on, [2 x steps of all]; good for every replay in which the
-        same steps are needed.
+        Rank, step, and True if the rank resumes, [2 x all steps]. The order is valid for every
+        replay with the same dependencies.
 
     Raises:
-        RunFolderError: steps need each other in a circle, so the spans cannot be right.
+        RunFolderError: steps depend on each other in a cycle, so the spans cannot be right.
     """
     order: list[tuple[int, int, bool]] = []
     ready, finished = [0] * len(dependencies), [0] * len(dependencies)
@@ -286,6 +303,7 @@ def sort_events(
     def come(dependency: StepDependency) -> bool:
         return dependency.step < (finished if dependency.ended else ready)[dependency.rank]
 
+    # Each pass advances every rank as far as possible; a pass without progress means a cycle.
     while sum(finished) < sum(map(len, dependencies)):
         before = len(order)
         for rank, of_rank in enumerate(dependencies):
@@ -300,6 +318,7 @@ def sort_events(
                 finished[rank] += 1
         if len(order) == before:
             raise RunFolderError(
-                "steps of several ranks wait for each other, so their spans cannot be right"
+                "steps of several ranks wait for each other in a cycle, so the recorded spans"
+                " cannot be right — check the clocks of the hosts"
             )
     return tuple(order)

@@ -1,20 +1,20 @@
-"""Replays operations by the dependencies of data-parallel training, with or without pipeline
-stages; launch gaps are dropped.
+"""Replay of operations by the dependencies of data-parallel training, without launch gaps.
 
 The dependencies are those of J. Lin et al., Understanding Stragglers in Large Model Training Using
 What-if Analysis (OSDI 2025), section 3:
 
-- an operation begins when those that it depends on have ended; a collective, or a send with its
-  receive, ends a transfer after the last member began;
-- compute follows compute, and each kind of send or receive its own kind, in the order of their
-  starts;
-- compute waits for its receive, a receive for the compute before that one, a send for its compute;
-- the first forward waits for the parameters' all-gather; after the last backward come the
-  gradients' reductions, the clipping, and the optimizer.
+- An operation begins when all operations that it depends on have ended. A collective, or a send
+  with its receive, ends one transfer after its last member began.
+- Compute follows compute, and each kind of send or receive follows its own kind, in the order of
+  their starts.
+- Compute waits for its receive, a receive for the previous compute, and a send for its compute.
+- The first forward waits for the all-gather of the parameters. The last backward is followed by
+  the reductions of the gradients, the clipping, and the optimizer.
 
-All steps and data-parallel ranks share the dependencies, which are read off the first; they are
-computed with side by side. Stages of several chunks (virtual pipelines) are refused. S steps, D
-data-parallel ranks, N operations per step and data-parallel rank.
+All steps and data-parallel ranks share the dependencies, which are read from the first and
+evaluated for all at once. Pipeline stages are supported, but stages of several chunks (virtual
+pipelines) are refused. Shapes use S steps, D data-parallel ranks, and N operations per step and
+data-parallel rank.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.core.errors import RunFolderError
 
 _TOLERANCE_S = 5e-5
-"""Clocks of neighbouring stages agree to that; an operation beyond it belongs to no compute of its
-step."""
+"""Largest clock difference of neighboring stages, in seconds. A transfer that starts or ends
+farther outside the computes of its step belongs to none of them."""
 _CLOCK_FAULT_S = 1e-2
-"""An end before the last begin by so much is a fault of clocks: the transfer counts as nothing."""
+"""Clock error in seconds. A transfer that ends this long before its last member began counts as
+0."""
 _OPTYPES = tuple(OpType)
 _MATCHING = {
     OpType.FORWARD_SEND: (OpType.FORWARD_RECV, 1),
@@ -54,8 +55,9 @@ _OF_COMPUTE = {
 
 @dataclass(frozen=True)
 class OperationNode:
-    """One operation of every step and data-parallel rank; `start_s`, `end_s` and `chunk` are those
-    of the first.
+    """One operation of every step and data-parallel rank.
+
+    `start_s`, `end_s` and `chunk` are those of the first step and data-parallel rank.
     """
 
     optype: OpType
@@ -68,16 +70,17 @@ class OperationNode:
 
 @dataclass(frozen=True)
 class OperationDependencies:
-    """What waits for what.
+    """Dependencies between the operations of a step.
 
     Attributes:
-        nodes: the operations, [N].
-        rows: their rows in the table, [N, S, D].
-        after: per node, the nodes that it begins after.
-        units: nodes that end together, in an order in which all that a unit waits for is before it.
-        is_synchronized: per unit, whether its members wait for each other; else it is one operation
-            by itself.
-        is_global: per unit, whether they wait for those of all data-parallel ranks too.
+        nodes: operations of one step and data-parallel rank, [N].
+        rows: rows of the operations in the table, [N, S, D].
+        after: for each node, the nodes that it begins after.
+        units: groups of nodes that end together, in topological order.
+        is_synchronized: for each unit, True if its members wait for each other; otherwise the unit
+            is a single operation.
+        is_global: for each unit, True if its members also wait for those of all data-parallel
+            ranks.
     """
 
     nodes: tuple[OperationNode, ...]
@@ -88,8 +91,10 @@ class OperationDependencies:
     is_global: tuple[bool, ...]
 
     def durations(self, operations: Operations) -> FloatArray:
-        """What each operation takes once all that it waits for is there: compute its duration, a
-        meeting its transfer; [N, S, D] seconds.
+        """Return each operation's duration without waiting, [N, S, D] seconds.
+
+        Compute has its own duration; a synchronized operation has its transfer after the last
+        arrival.
         """
         taken = operations.duration_s[self.rows].copy()
         starts, ends = operations.start_s[self.rows], operations.end_s[self.rows]
@@ -107,11 +112,12 @@ class OperationDependencies:
         return taken
 
     def step_seconds(self, taken: FloatArray) -> FloatArray:
-        """How long each step takes with these durations, from when all may begin to the last
-        optimizer's end, [S] seconds.
+        """Return the length of each step with these durations, [S] seconds.
+
+        A step lasts from the moment at which all ranks may begin to the end of the last optimizer.
 
         Args:
-            taken: seconds, [N, S, D].
+            taken: seconds of each operation, [N, S, D].
         """
         ends = np.zeros_like(taken)
         nothing = np.zeros(taken.shape[1:])
@@ -128,16 +134,17 @@ class OperationDependencies:
                 begins = [latest] * len(unit)
             for member, begin in zip(unit, begins, strict=True):
                 ends[member] = begin + taken[member]
+        # Units are in topological order, so all ends that a unit needs are known.
         last = [n for n, node in enumerate(self.nodes) if node.optype is OpType.OPTIMIZER]
         seconds: FloatArray = ends[last].max(axis=(0, 2))
         return seconds
 
 
 def read_dependencies(operations: Operations) -> OperationDependencies:
-    """The dependencies of a table of operations.
+    """Return the dependencies of a table of operations.
 
     Raises:
-        RunFolderError: they cannot be told from it.
+        RunFolderError: the dependencies cannot be derived from the table.
     """
     nodes, rows = _build_nodes(operations)
     place = {(node.optype, node.seq, node.stage): n for n, node in enumerate(nodes)}
@@ -157,13 +164,11 @@ def read_dependencies(operations: Operations) -> OperationDependencies:
 
 
 def _build_nodes(operations: Operations) -> tuple[tuple[OperationNode, ...], IntArray]:
-    """The operations of the first step and data-parallel rank, and the rows of all that are like
-    them.
-    """
+    """Return the operations of the first step and data-parallel rank, with the rows of each."""
     if (operations.mc > 0).any():
         raise RunFolderError(
-            "stages of several chunks (mc > 0, a virtual pipeline) are not replayed — give a trace"
-            " without"
+            "the trace has stages of several chunks (mc > 0, a virtual pipeline), which cannot be"
+            " replayed — use a trace with one chunk per stage"
         )
     steps, step = np.unique(operations.step, return_inverse=True)
     dp_ranks = int(operations.dp_rank.max()) + 1
@@ -178,7 +183,7 @@ def _build_nodes(operations: Operations) -> tuple[tuple[OperationNode, ...], Int
         operation_name = f"{_OPTYPES[optype].value} {seq} of stage {stage}"
         raise RunFolderError(
             f"step {steps[gap_step]}, dp_rank {dp} has no {operation_name}, and others have — "
-            "leave steps out in which not all workers have the same operations"
+            "remove the steps in which workers have different operations"
         )
     first = operations.where(rows[:, 0, 0])
     columns = (first.optype, first.seq_id, first.stage, first.start_s, first.end_s, first.mc)
@@ -194,7 +199,7 @@ def _build_nodes(operations: Operations) -> tuple[tuple[OperationNode, ...], Int
 
 @dataclass(frozen=True)
 class _PipelineStage:
-    """One stage of the first data-parallel rank; writes its dependencies into `after`."""
+    """One stage of the first data-parallel rank; its methods write dependencies into `after`."""
 
     nodes: Sequence[OperationNode]
     own: Sequence[int]
@@ -202,7 +207,7 @@ class _PipelineStage:
     stage: int
 
     def find_operations(self, *optypes: OpType) -> list[int]:
-        """Its operations of these types, in the order of their starts."""
+        """Return the stage's operations of these types, in the order of their starts."""
         found = [n for n in self.own if self.nodes[n].optype in optypes]
         return sorted(
             found,
@@ -210,24 +215,24 @@ class _PipelineStage:
         )
 
     def chain(self, nodes: Sequence[int]) -> None:
-        """Each begins after the one before."""
+        """Make each node begin after the one before it."""
         for before, node in pairwise(nodes):
             self.after[node].append(before)
 
     def chain_compute(self) -> None:
-        """Compute follows compute; sends and receives follow their own kind."""
+        """Chain compute with compute, and each kind of send or receive with its own kind."""
         self.chain(self.find_operations(*COMPUTE_TYPES))
         for optype in PIPELINE_TRANSFER_TYPES:
             self.chain(self.find_operations(optype))
 
     def join_links(self) -> None:
-        """Receives before their compute, sends after it."""
+        """Make each compute wait for its receive, and each send for its compute."""
         for compute, (receive, send) in _OF_COMPUTE.items():
             computes = self.find_operations(compute)
             if not computes:
                 raise RunFolderError(
-                    f"stage {self.stage} has no {compute.value} in the first step — give whole"
-                    " steps"
+                    f"stage {self.stage} has no {compute.value} in the first step — use a trace"
+                    " of complete steps"
                 )
             begun = max(self.nodes[n].start_s for n in computes) + _TOLERANCE_S
             done = min(self.nodes[n].end_s for n in computes) - _TOLERANCE_S
@@ -237,9 +242,11 @@ class _PipelineStage:
                 if links and len(links) != len(computes):
                     raise RunFolderError(
                         f"stage {self.stage} has {len(links)} {optype.value} for {len(computes)}"
-                        f" {compute.value} in the first step: which belongs to which cannot be told"
-                        " — give a pipeline without interleaved chunks"
+                        f" {compute.value} in the first step, so they cannot be paired — use a"
+                        " pipeline without interleaved chunks"
                     )
+            # The k-th receive feeds the k-th compute and may start once the compute before it has
+            # ended; the slice is empty for the first.
             for number, node in enumerate(receives):
                 self.after[computes[number]].append(node)
                 self.after[node] += computes[number - 1 : number]
@@ -248,9 +255,7 @@ class _PipelineStage:
         self._join_first_backward()
 
     def _join_first_backward(self) -> None:
-        """The first exchange of the backward passes is launched behind the last forward but one
-        before them.
-        """
+        """Delay the first exchange of the backward passes until the last forward but one ends."""
         computes = self.find_operations(*COMPUTE_TYPES)
         first = next(
             n for n, node in enumerate(computes) if self.nodes[node].optype is OpType.BACKWARD
@@ -261,8 +266,9 @@ class _PipelineStage:
                     self.after[node].append(computes[first - 2])
 
     def join_data_parallel(self) -> None:
-        """The first forward waits for the parameters; overlapped reductions follow the last
-        backward.
+        """Delay the first forward until the parameters arrive.
+
+        Overlapped reductions wait for the last backward.
         """
         gathers, reductions = (
             self.find_operations(OpType.PARAMS_ALL_GATHER),
@@ -276,7 +282,7 @@ class _PipelineStage:
             self.after[reductions[0]].append(last)
 
     def chain_end(self, *, parallel: bool) -> None:
-        """From the last backward to the optimizer."""
+        """Chain the operations between the last backward and the optimizer."""
         collect = self.find_operations(OpType.GC)
         embedding = self.find_operations(OpType.EMBEDDING_ALL_REDUCE)
         reductions, separate = (
@@ -294,7 +300,8 @@ class _PipelineStage:
         ]
         if not self.find_operations(OpType.OPTIMIZER):
             raise RunFolderError(
-                f"stage {self.stage} has no optimizer in the first step — give whole steps"
+                f"stage {self.stage} has no optimizer in the first step — use a trace of complete"
+                " steps"
             )
         self.chain([last, *collect, *ending])
         if separate:
@@ -304,7 +311,10 @@ class _PipelineStage:
 def _group_nodes(
     nodes: Sequence[OperationNode], place: Mapping[tuple[OpType, int, int], int]
 ) -> dict[tuple[int, ...], bool]:
-    """Nodes that wait for each other, and whether for those of all data-parallel ranks."""
+    """Return groups of nodes that wait for each other.
+
+    A group maps to True if its members also wait for those of all data-parallel ranks.
+    """
     groups: dict[tuple[int, ...], bool] = {}
     paired: set[int] = set()
     for node in nodes:
@@ -333,6 +343,13 @@ def _sort_nodes(
     after: list[list[int]],
     groups: Mapping[tuple[int, ...], bool],
 ) -> OperationDependencies:
+    """Contract groups of nodes to units, sort the units topologically, and build the dependencies.
+
+    Raises:
+        RunFolderError: the operations wait for each other in a cycle.
+    """
+    # Nodes that wait for each other start together and are sorted as one; otherwise a send and its
+    # receive would depend on each other.
     unit_of = {n: group for group in groups for n in group}
     units = {unit_of.get(n, (n,)) for n in range(len(nodes))}
     sorter = TopologicalSorter(
@@ -345,7 +362,8 @@ def _sort_nodes(
         order = tuple(sorter.static_order())
     except CycleError as error:
         raise RunFolderError(
-            "operations wait for each other in a circle: their starts are in no order that could be"
+            "operations wait for each other in a cycle: no training can start them in this order —"
+            " check the start times in the trace"
         ) from error
     return OperationDependencies(
         nodes=nodes,

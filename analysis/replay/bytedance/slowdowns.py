@@ -1,12 +1,13 @@
-"""ByteDance's slowdowns: a second reference beside our own, to compare with what was published.
+"""ByteDance's slowdown metrics, a second reference to compare with published results.
 
-J. Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025: T
-is the time of a job whose launch gaps are dropped; in the ideal one every operation takes what its
-type takes on average, the mean for compute and the median for communication's transfer, over all
-workers and steps. S = T / T_ideal; S_t and S_w are the same of a job in which all but one type, or
-one worker, is ideal; M_W is the part of the loss that making the slowest 3 % of the workers ideal
-would save. Where our reference is the fastest class of hosts, theirs is the average of all: a slow
-majority is usual to it.
+The definitions are those of J. Lin et al., Understanding Stragglers in Large Model Training Using
+What-if Analysis, OSDI 2025. T is the duration of a job without its launch gaps. In the ideal job,
+every operation takes the average duration of its type over all workers and steps: the mean for
+compute, the median for the transfers of communication. S = T / T_ideal. S_t and S_w are the same
+ratio for a job in which all operations but those of one type, or of one worker, are ideal. M_W is
+the part of the loss that would be saved if the slowest 3 % of the workers were ideal. Laggard's
+own reference is the fastest class of hosts; theirs is the average of all, so a slow majority
+counts as usual.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _MERGED_TYPES = {
 
 @dataclass(frozen=True)
 class Slowdowns:
-    """Slowdowns of a job; 1 is no loss.
+    """Slowdowns of a job; 1 means no loss.
 
     Attributes:
-        step_s: mean step as recorded, launch gaps dropped (T), in seconds.
-        ideal_step_s: the same with ideal durations.
-        by_type: S_t by type of operation; sends and receives of one direction are one type.
-        by_dp_rank: S of each data-parallel rank.
-        by_stage: S of each stage.
-        by_worker: S_w by (data-parallel rank, stage): the lesser of the two.
-        by_step: S of each step.
-        slowest_workers_share: M_W; None where nothing is lost.
+        step_s: mean recorded step without launch gaps (T), in seconds.
+        ideal_step_s: mean step with ideal durations, in seconds.
+        by_type: S_t for each type of operation; sends and receives of one direction are one type.
+        by_dp_rank: S for each data-parallel rank.
+        by_stage: S for each stage.
+        by_worker: S_w for each (data-parallel rank, stage): the smaller of their two S.
+        by_step: S for each step.
+        slowest_workers_share: M_W; None if no time is lost.
     """
 
     step_s: float
@@ -59,11 +60,11 @@ class Slowdowns:
 
     @property
     def slowdown(self) -> float:
-        """S."""
+        """Return S, the slowdown of the whole job."""
         return self.step_s / self.ideal_step_s
 
     def to_document(self) -> dict[str, object]:
-        """As JSON."""
+        """Return the slowdowns as a JSON document."""
         workers = [
             {"dp_rank": dp, "stage": stage, "s_w": s} for (dp, stage), s in self.by_worker.items()
         ]
@@ -81,26 +82,27 @@ class Slowdowns:
 
 
 def compute_slowdowns(operations: Operations) -> Slowdowns:
-    """The slowdowns of a job.
+    """Compute the slowdowns of a job.
 
     Args:
-        operations: of every worker in every step the same.
+        operations: operations of a job whose workers have the same operations in every step.
 
     Returns:
         S, S_t, S_w and M_W.
 
     Raises:
-        RunFolderError: the dependencies of the operations cannot be told.
+        RunFolderError: the dependencies of the operations cannot be derived.
     """
     dependencies = read_dependencies(operations)
     measured = dependencies.durations(operations)
     ideal = compute_ideal_durations(dependencies, measured)
     steps = np.unique(operations.step)
     step_s, ideal_s = dependencies.step_seconds(measured), dependencies.step_seconds(ideal)
+    # Despite its name this is T_ideal, the denominator of every slowdown.
     worst = float(ideal_s.mean())
 
     def only(chosen: BoolArray) -> float:
-        """Slowdown with the chosen operations, [N, 1, D], as they were and all others ideal."""
+        """Return the slowdown if only the chosen operations, [N, 1, D], keep their duration."""
         return float(dependencies.step_seconds(np.where(chosen, measured, ideal)).mean()) / worst
 
     types = np.array(
@@ -128,11 +130,11 @@ def compute_slowdowns(operations: Operations) -> Slowdowns:
 def compute_ideal_durations(
     dependencies: OperationDependencies, measured: FloatArray
 ) -> FloatArray:
-    """What every operation would take in the ideal job, [N, S, D] seconds.
+    """Return the duration of every operation in the ideal job, [N, S, D] seconds.
 
     Args:
-        dependencies: whose nodes name the types.
-        measured: durations and transfers as recorded, [N, S, D] seconds.
+        dependencies: source of the operations' types.
+        measured: recorded durations and transfers, [N, S, D] seconds.
     """
     ideal = np.empty_like(measured)
     optypes = [node.optype for node in dependencies.nodes]
@@ -150,7 +152,8 @@ def _compute_slowest_workers_share(
     ideal: FloatArray,
     by_worker: Mapping[tuple[int, int], float],
 ) -> float | None:
-    """M_W: what making the slowest workers ideal saves, of what is lost in all."""
+    """Return M_W: the share of the loss that ideal durations of the slowest workers save."""
+    # Rounded up, so that small jobs have at least one slowest worker.
     most = math.ceil(SLOWEST_SHARE * len(by_worker))
     slowest = sorted(by_worker, key=lambda worker: (-by_worker[worker], worker))[:most]
     stage = np.array([node.stage for node in dependencies.nodes])

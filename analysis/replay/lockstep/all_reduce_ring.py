@@ -1,4 +1,4 @@
-"""All-reduces of a run in lockstep, had their links been otherwise."""
+"""All-reduces of a run in lockstep, with changed links."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from laggard.analysis.tables.timelines.timeline import Timeline
 from laggard.core.errors import RunFolderError
 from laggard.core.span_schema import Lane, Phase
 
+# Recorded payloads below this size, in bytes, are treated as missing.
 _MIN_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class AllReduceRing:
-    """The ring that a run's gradients went round.
+    """Ring over which a run's gradients were reduced.
 
     Attributes:
-        hops: its links.
-        order: the rank that sends over each.
-        payload_bytes: of its all-reduce.
-        barriers: indices of the barriers that are that all-reduce.
+        hops: links of the ring.
+        order: rank that sends over each link.
+        payload_bytes: size of the data that one all-reduce reduces.
+        barriers: indices of the barriers that are this all-reduce.
     """
 
     hops: tuple[NetworkHop, ...]
@@ -45,34 +46,37 @@ class AllReduceRing:
 
 
 def find_ring(run: RunData, timeline: Timeline, transfers: Transfers) -> AllReduceRing:
-    """The ring of a run's dearest collective.
+    """Return the ring of the run's most expensive collective.
 
     Raises:
-        RunFolderError: the run does not tell of one.
+        RunFolderError: the run's tables do not show one ring of all hosts.
     """
     tiers = {host.host: host.tier for host in run.hosts}
     names = [host.host for host in run.hosts]
     hops = estimate_run_hops(run, tiers)
     if len(set(names)) < len(names):
         raise RunFolderError(
-            f"{run.folder}: several workers share a host, so what goes round is not on the links"
-            " alone"
+            f"{run.folder}: several workers share a host, so part of the all-reduce does not use"
+            " the links — links can be changed only if every worker has its own host"
         )
     if not timeline.member[~timeline.pause].all():
         raise RunFolderError(
-            f"{run.folder}: not all workers are part of every collective, so one ring does not tell"
-            " of them"
+            f"{run.folder}: some collectives have only a part of the workers, and links can be"
+            " changed only if every collective is one ring of all workers"
         )
     ends = find_ring_ends(sum_carried_bytes(run.links), names)
     if ends is None or any(each not in hops for each in ends):
         raise RunFolderError(
-            f"{run.folder}: what the workers sent each other did not go round one ring of all of"
-            " them, and only of a ring it is known how one link holds up all"
+            f"{run.folder}: the traffic between the workers does not form one ring of all workers,"
+            " and the effect of one link on the others is modeled for a ring only"
         )
     group = _find_costliest_group(run, timeline, transfers)
     payload = _measure_payload(run, group)
     if payload < _MIN_BYTES:
-        raise RunFolderError(f"{run.folder}: the spans do not say how much the collectives carried")
+        raise RunFolderError(
+            f"{run.folder}: the spans do not record how many bytes the collectives carried, so"
+            " changed links cannot be replayed"
+        )
     order = tuple(names.index(src) for src, _ in ends)
     return AllReduceRing(
         tuple(hops[each] for each in ends), order, payload, np.flatnonzero(timeline.group == group)
@@ -87,23 +91,23 @@ def compute_transfer_factor(
     without: frozenset[int],
     changes: Sequence[LinkChange],
 ) -> FloatArray:
-    """What transfers are multiplied by with changed links, at each barrier, [E + 1].
+    """Return the factor on the transfer at each barrier with changed links, [E + 1].
 
-    All-reduces are gone through with the links as they were and as they would be, from the arrivals
-    that were seen. What was slow for a while stays as slow: the links between the tiers that a
-    cause names keep the rate that they had then, unless the cause is to be gone.
+    Each all-reduce is computed twice from the measured arrivals, over the links as they were and
+    over the changed links. A temporary slowness remains: the links between the tiers that a cause
+    names keep the rate that they had during the cause, unless the cause is removed.
 
     Args:
-        ring: of the run.
-        run: for its hosts.
-        timeline: its barriers.
-        causes: what was slow.
-        without: causes that are gone, as positions.
-        changes: of links.
+        ring: ring of the run.
+        run: source of the hosts.
+        timeline: barriers of the run.
+        causes: causes that were found.
+        without: positions of the causes that are removed.
+        changes: changes of links.
 
     Raises:
         InputError: a change names no host or tier of the run.
-        RunFolderError: transfers were slow for a while, and no link was named.
+        RunFolderError: transfers were temporarily slow, and the cause names no link.
     """
     tiers = {host.host: host.tier for host in run.hosts}
     require_known_ends(changes, tiers)
@@ -116,6 +120,7 @@ def compute_transfer_factor(
             factor[inside] = _compute_factor(
                 ring, timeline, ring.barriers[inside], slowed, changes, tiers
             )
+    # Other collectives, such as those of BatchNorm's buffers, keep their transfers.
     found = np.ones(len(timeline.group) + 1)
     found[ring.barriers] = factor
     return found
@@ -129,8 +134,9 @@ def _compute_factor(
     changes: Sequence[LinkChange],
     tiers: dict[str, str],
 ) -> FloatArray:
-    """From the last arrival until all are through: with changed links over without,
-    [len(barriers)].
+    """Return the changed over the original duration of all-reduces, [len(barriers)].
+
+    A duration counts from the last arrival until all ranks finish.
     """
     arrival = timeline.arrival[barriers][:, list(ring.order)]
     latest = arrival.max(axis=1, initial=-np.inf)
@@ -149,9 +155,7 @@ def _compute_factor(
 def _apply_changes(
     now: NetworkHop, usual: NetworkHop, changes: Sequence[LinkChange], tiers: dict[str, str]
 ) -> NetworkHop:
-    """A link after the changes; one that is slower than usual just then stays at the rate that it
-    has.
-    """
+    """Return a link after the changes; a link that a cause slows down keeps its reduced rate."""
     hop = usual.with_changes(changes, tiers)
     return (
         replace(hop, rate_mbps=min(hop.rate_mbps, now.rate_mbps))
@@ -163,13 +167,15 @@ def _apply_changes(
 def slow_down_ring(
     ring: AllReduceRing, cause: Cause, run: RunData, tiers: dict[str, str]
 ) -> list[NetworkHop]:
-    """The links as they were in a cause's steps: those between the tiers of the one that it names
-    take as long as makes up the slowdown.
+    """Return the links of the ring during a cause.
+
+    The links between the tiers that the cause names get the rate that produces the cause's
+    slowdown.
     """
     if cause.link is None:
         raise RunFolderError(
-            f"{run.folder}: from step {cause.first} to {cause.last} transfers were slow, and it is"
-            " not known which link held them up — take that cause away as well"
+            f"{run.folder}: transfers were slow from step {cause.first} to {cause.last}, and the"
+            " slow link is unknown — remove that cause as well"
         )
     pair = {tiers.get(end, end) for end in cause.link}
     part_bytes = ring.payload_bytes / len(ring.hops)
@@ -188,7 +194,7 @@ def _find_costliest_group(run: RunData, timeline: Timeline, transfers: Transfers
     groups = np.unique(timeline.group[~timeline.pause])
     if not len(groups):
         raise RunFolderError(
-            f"{run.folder}: there is no collective in the run, so no link of it can be otherwise"
+            f"{run.folder}: the run has no collective, so changed links have no effect on it"
         )
     return int(
         max(groups, key=lambda group: float(transfers.seconds[timeline.group == group].sum()))

@@ -1,9 +1,9 @@
-"""What removing a cause takes off the observed durations.
+"""Effect of removing a cause on the measured durations.
 
-Its slowness goes, their jitter stays: a duration d becomes min(d, d* d / m), where m is the running
-median of d about it. So it is never slower than it was. To cut each duration at d* instead would
-make a rank quicker than a healthy one ever is, which has its jitter too, and a barrier waits for
-the worst of all ranks.
+The slowness is removed and the jitter is kept: a duration d becomes min(d, d* d / m), where m is
+the running median of d around it and d* the reference. So a duration never grows. Cutting each
+duration at d* instead would make a rank faster than any healthy rank, which has jitter too, and a
+barrier waits for the slowest of all ranks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ from laggard.analysis.tables.timelines.timeline import Timeline
 
 @dataclass(frozen=True)
 class LocalRemoval:
-    """Seconds off one rank's work before each barrier from the `first` on, [N], and none elsewhere,
-    once all of `causes` are removed.
+    """Seconds saved before each barrier by one rank's work once all of `causes` are removed.
 
-    A rank's deterministic and dynamic cause overlap, so a pair has a correction of its own (which
-    may be negative).
+    A rank's deterministic and dynamic cause overlap, so a pair of them has a correction of its
+    own, which may be negative.
+
+    Attributes:
+        causes: positions of the causes.
+        rank: rank whose work shortens.
+        first: barrier of the first entry of `seconds`; nothing is saved outside.
+        seconds: seconds saved before each barrier, [N].
     """
 
     causes: tuple[int, ...]
@@ -37,7 +42,7 @@ class LocalRemoval:
     seconds: FloatArray
 
     def seconds_at(self, barriers: IntArray) -> FloatArray:
-        """Seconds off before these barriers, elementwise."""
+        """Return the seconds saved before each of these barriers."""
         place = barriers - self.first
         inside = (place >= 0) & (place < len(self.seconds))
         return np.where(inside, self.seconds[np.where(inside, place, 0)], 0.0)
@@ -53,15 +58,15 @@ class TransferRemoval:
 
 @dataclass(frozen=True)
 class LinkRemoval:
-    """Links that hold up a collective all along: it moves at the pace of the busiest that is left.
+    """Links that slow a collective throughout; it moves at the pace of the busiest remaining link.
 
     Attributes:
-        causes: the slow links.
-        busy_s: busy seconds per step of each.
-        needed_s: the same at the reference rate.
-        others_s: of the busiest link that is not slow.
-        usual_s: usual transfer of the barrier they act on.
-        affected: which barriers that is, [E + 1].
+        causes: positions of the causes that are slow links.
+        busy_s: busy seconds per step of each slow link.
+        needed_s: busy seconds per step of each slow link at the reference rate.
+        others_s: busy seconds per step of the busiest link that is not slow.
+        usual_s: usual transfer of the barriers that the links act on.
+        affected: mask of these barriers, [E + 1].
     """
 
     causes: tuple[int, ...]
@@ -74,9 +79,7 @@ class LinkRemoval:
 
 @dataclass(frozen=True)
 class RemovalPlan:
-    """All reliefs of a run's causes, and on which steps' barriers each cause acts, [causes, E +
-    1].
-    """
+    """All removals of a run's causes, and the barriers that each cause affects, [causes, E + 1]."""
 
     local: tuple[LocalRemoval, ...]
     transfer: tuple[TransferRemoval, ...]
@@ -90,16 +93,16 @@ def plan_removals(
     transfers: Transfers,
     causes: Sequence[Cause],
 ) -> RemovalPlan:
-    """Works out what each cause's removal changes.
+    """Compute the effect of removing each cause.
 
     Args:
-        timeline: the run.
+        timeline: barriers and work of the run.
         references: own and fleet references.
-        transfers: the collectives against their usual.
-        causes: what may be removed.
+        transfers: collectives compared with their usual durations.
+        causes: causes that may be removed.
 
     Returns:
-        Reliefs, indexed by position in `causes`.
+        Removals that name causes by their position in `causes`.
     """
     local: list[LocalRemoval] = []
     for index, cause in enumerate(causes):
@@ -119,7 +122,7 @@ def plan_removals(
 
 
 def find_deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
-    """Index of the deterministic cause of the same rank and family as a dynamic one."""
+    """Return the index of the deterministic cause of a dynamic one's rank and family, or None."""
     if cause.kind == "deterministic":
         return None
     for index, other in enumerate(causes):
@@ -150,6 +153,8 @@ def _plan_local_removals(
         alone = compute_kept_share(seconds, usual, covered)
         removals = [_build_removal((index,), rank, compute_saved_s(timeline, rank, codes, alone))]
         if partner is not None:
+            # Removing both gives one joint effect, which differs from the sum of the two single
+            # effects. The pair's removal corrects the sum, hence the minus sign below.
             without_partner = compute_kept_share(usual, fleet, covered)
             both = np.minimum(
                 np.minimum(alone, without_partner), compute_kept_share(seconds, fleet, covered)
@@ -161,6 +166,8 @@ def _plan_local_removals(
                 )
             )
         return removals
+    # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
+    # cause.
     disturbed = np.zeros_like(covered)
     for other in causes:
         if other.kind == "dynamic" and (other.rank, other.family) == (cause.rank, cause.family):
@@ -171,7 +178,7 @@ def _plan_local_removals(
 
 
 def _plan_send_removals(timeline: Timeline, cause: Cause, index: int) -> list[LocalRemoval]:
-    """What ranks send for themselves is as quick as usual."""
+    """Return removals that make the individual sends of all ranks as fast as usual."""
     removals = []
     for rank in range(len(timeline.end)):
         slow = measure_slow_sends(timeline, rank, cause)
@@ -185,15 +192,16 @@ def _plan_send_removals(timeline: Timeline, cause: Cause, index: int) -> list[Lo
 
 
 def _build_removal(causes: tuple[int, ...], rank: int, seconds: FloatArray) -> LocalRemoval:
-    """One that holds no more than where it is: a long run's causes are mostly short."""
+    """Build a removal that stores only its nonzero range, since most causes are short."""
     nonzero = np.flatnonzero(seconds)
     first, last = (int(nonzero[0]), int(nonzero[-1])) if len(nonzero) else (0, 0)
     return LocalRemoval(causes, rank, first, seconds[first : last + 1].copy())
 
 
 def compute_kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
-    """What is kept of durations where covered, once they are `target` but for their jitter, else 1;
-    [S, phases].
+    """Return the share of each duration that is kept when its level drops to `target`, [S, phases].
+
+    The jitter is kept. The share is 1 outside `covered`.
     """
     kept = np.ones_like(seconds)
     for phase in range(seconds.shape[1]):
@@ -203,8 +211,9 @@ def compute_kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArr
 
 
 def _compute_level_factor(logs: FloatArray) -> FloatArray:
-    """Factors that take the level off a series of log ratios, where it is above 0, and leave the
-    jitter about it.
+    """Return factors that remove the level of a series of log ratios where the level is above 0.
+
+    The jitter about the level is kept.
     """
     if not len(logs):
         return np.ones(0)
@@ -215,11 +224,10 @@ def _compute_level_factor(logs: FloatArray) -> FloatArray:
 def compute_saved_s(
     timeline: Timeline, rank: int, codes: list[int], kept: FloatArray
 ) -> FloatArray:
-    """Seconds off before each barrier when every span of these phases keeps only a share of itself,
-    [E + 1].
+    """Return the seconds saved before each barrier if spans of these phases keep a share, [E + 1].
 
-    Written for shares of a sum of two as well: a share of 1 takes nothing off, whatever `kept` adds
-    up from.
+    `kept` may be a sum of two shares minus a third. A share of 1 saves nothing, whatever terms it
+    is composed of.
     """
     return timeline.work_before_barriers(rank, 1.0 - kept, codes)
 
@@ -266,6 +274,7 @@ def _plan_link_removal(
     chosen = tuple(
         i for i, c in enumerate(causes) if c.spec.uses_links and c.kind == "deterministic"
     )
+    # Slow links act on the collective with the longest usual transfer only.
     groups = np.unique(timeline.group[~timeline.pause])
     if not chosen or not len(groups):
         return None
@@ -284,7 +293,7 @@ def _plan_link_removal(
 
 
 def _find_affected_barriers(timeline: Timeline, cause: Cause) -> BoolArray:
-    """Barriers before or at which the cause may change something, [E + 1].
+    """Return a mask of the barriers before or at which removing the cause may matter, [E + 1].
 
     The work before a barrier may belong to the step before (its optimizer), and transfers reach
     into the next block.

@@ -1,11 +1,12 @@
-"""The run that references and found causes alone account for.
+"""Fitted model of a run: the makespan that references and found causes alone account for.
 
-Every duration is its reference, times the slowdown of the causes acting on it, times jitter:
-fluctuation shorter than a slow interval can be. Jitter is fitted (what is left of a duration about
-its own running median) and dealt out anew, whole steps at a time, so that no observed duration is
-at its place; slow drift, and slow intervals that were not found, stay unexplained. Transfers are
-dealt out among steps that have any, about their mean: where ranks meet seldom, links as often as
-not are of two speeds, and no median is in between. Warm-up steps enter as they were.
+Every duration is its reference, times the slowdown of the causes acting on it, times jitter.
+Jitter is fluctuation that is shorter than any slow interval. It is fitted as the rest of a
+duration about its own running median. It is then redistributed in whole steps, so that no observed
+duration stays in its place. Slow drift, and slow intervals that were not found, remain
+unexplained. The jitter of transfers is redistributed among the steps that have transfers, about
+their mean. The mean is used because ranks that rarely synchronize often have links of two speeds,
+and no median lies in between. Warm-up steps keep their durations.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ def compute_modeled_makespan(
     observed: Schedule,
     seed: int,
 ) -> float:
-    """Makespan of the fitted model, in virtual seconds.
+    """Return the makespan of the fitted model, in virtual seconds.
 
     Args:
-        timeline: the run.
+        timeline: barriers and work of the run.
         references: own and class references.
-        transfers: the collectives against their usual.
-        causes: the causes found.
-        observed: the measured schedule, whose barriers the model shares.
-        seed: of the order in which jitter is dealt out.
+        transfers: collectives compared with their usual durations.
+        causes: causes that were found.
+        observed: measured schedule; the model has the same barriers.
+        seed: seed of the order in which jitter is redistributed.
 
     Returns:
         Seconds, to be compared with `timeline.compute_makespan`.
@@ -57,9 +58,11 @@ def compute_modeled_makespan(
 def _compute_levels(
     timeline: Timeline, references: References, causes: Sequence[Cause], rank: int
 ) -> FloatArray:
-    """Reference times slowdown of a rank, [S, P]."""
+    """Return the references of a rank times the slowdowns of its causes, [S, P]."""
     levels = references.device.of_rank(rank, range(PHASES))
     own = [cause for cause in causes if cause.rank == rank]
+    # Deterministic causes come first: they fill all steps, and dynamic ones overwrite their
+    # interval.
     for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
         codes = list(cause.spec.codes)
         usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
@@ -78,7 +81,7 @@ def _compute_levels(
 
 
 def _shuffle_steps(timeline: Timeline, rng: np.random.Generator) -> IntArray:
-    """For each step the step whose jitter it gets: another with as many samples; [S]."""
+    """Return for each step the step whose jitter it gets, [S], with the same number of samples."""
     order = np.arange(len(timeline.steps))
     usable = ~timeline.warm_up
     for size in np.unique(timeline.samples[:, 0]):
@@ -88,7 +91,7 @@ def _shuffle_steps(timeline: Timeline, rng: np.random.Generator) -> IntArray:
 
 
 def _extract_jitter(logs: FloatArray) -> FloatArray:
-    """What is left of a series about its running median, [S]."""
+    """Return a series of logs minus its running median, [S]."""
     return logs - running_median(logs, 2 * MIN_STEPS + 1)
 
 
@@ -99,8 +102,9 @@ def _model_local_work(
     order: IntArray,
     observed: FloatArray,
 ) -> FloatArray:
-    """Modelled work before each barrier, [E + 1, W]; unrecorded time between spans stays as it
-    was.
+    """Return the modeled work before each barrier, [E + 1, W].
+
+    Unrecorded time between spans is kept as measured.
     """
     modeled = observed.copy()
     for rank in range(observed.shape[1]):
@@ -119,21 +123,21 @@ def _model_local_work(
 def _model_transfer_factor(
     timeline: Timeline, transfers: Transfers, causes: Sequence[Cause], order: IntArray
 ) -> FloatArray:
-    """Modelled over observed transfer at each barrier, [E]."""
+    """Return the ratio of modeled to observed transfer at each barrier, [E]."""
     ratios = np.exp(transfers.step_logs)
     slowness = _compute_transfer_slowness(transfers, causes)
     is_transferring = transfers.has_transfers & ~timeline.warm_up
     expected = np.where(is_transferring, transfers.step_seconds, 1.0) / ratios
-    transfer_kinds = np.rint(
-        8 * np.log2(expected)
-    )  # those of a tier and those of all, say, are of two kinds
+    # Transfers of one kind have about the same usual duration, within an eighth of an octave. A
+    # collective within a tier and one of all ranks are of two kinds, for example.
+    transfer_kinds = np.rint(8 * np.log2(expected))
     for kind in np.unique(transfer_kinds[is_transferring]):
         at = np.flatnonzero(is_transferring & (transfer_kinds == kind))
         usual = ratios[at] / slowness[at]
         jitter = usual / running_mean(usual, 2 * MIN_STEPS + 1)
         for slow in np.unique(np.rint(64 * slowness[at])):
-            # As work is dealt out where ranks meet in every step, so that what comes together stays
-            # together.
+            # The same order as for the work, so that jitter of work and transfer which occurred in
+            # one step stays in one step.
             alike = np.flatnonzero(np.rint(64 * slowness[at]) == slow)
             jitter[alike] = jitter[alike][np.argsort(np.argsort(order[at[alike]]))]
         ratios[at] = usual.mean() * slowness[at] * jitter
@@ -143,7 +147,7 @@ def _model_transfer_factor(
 
 
 def _compute_transfer_slowness(transfers: Transfers, causes: Sequence[Cause]) -> FloatArray:
-    """How much slower than usual a step's transfers are by the causes alone, [S]."""
+    """Return the slowdown of each step's transfers that the causes alone explain, [S]."""
     logs = np.zeros(len(transfers.step_logs))
     for cause in causes:
         if cause.rank is None and cause.kind == "dynamic":

@@ -1,6 +1,4 @@
-"""What is worked out of a run in lockstep before anything is said of it: its timeline, what is
-usual, what was slow, and how it can be replayed.
-"""
+"""Measurements and findings of a run in lockstep: timeline, references, causes and the replay."""
 
 from __future__ import annotations
 
@@ -24,14 +22,14 @@ from laggard.analysis.tables.timelines.timeline import Timeline
 
 @dataclass(frozen=True)
 class LockstepAnalysis:
-    """A run in lockstep, taken apart.
+    """Analyzed run of ranks in lockstep.
 
     Attributes:
-        timeline: its barriers, and the work between them.
-        references: what phases usually take.
-        transfers: the collectives against their usual.
-        causes: what was slow.
-        replay: replays it without any of them.
+        timeline: barriers of the run and the work between them.
+        references: usual durations of phases.
+        transfers: collectives compared with their usual durations.
+        causes: slow intervals that were found.
+        replay: replay of the run without any subset of the causes.
     """
 
     timeline: Timeline
@@ -44,7 +42,7 @@ class LockstepAnalysis:
 def build_lockstep_analysis(
     run: RunData, detectors: Sequence[CauseDetector] = DETECTORS
 ) -> LockstepAnalysis:
-    """Takes a run apart.
+    """Find the causes of a run in lockstep and prepare its replay.
 
     Args:
         run: a loaded run whose ranks take the same steps.

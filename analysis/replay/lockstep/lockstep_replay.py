@@ -1,4 +1,4 @@
-"""The makespan with causes removed, and each cause's share of what they cost together."""
+"""Makespan with causes removed, and each cause's share of their joint cost."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from laggard.analysis.replay.shapley import MAX_EXACT_PLAYERS, compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
 
+# Cells (coalitions x barriers x ranks) evaluated at once; 32 MB per array of float64.
 _MAX_CELLS = 4_000_000
+# Smallest share of its usual time to which a collective can shrink when slow links are repaired.
 _MIN_FACTOR = 0.02
 
 
 @dataclass(frozen=True)
 class LockstepReplay:
-    """A run that can be replayed without some of its causes."""
+    """Replay of a run without any subset of its causes."""
 
     schedule: Schedule
     removals: RemovalPlan
 
     def makespan(self, removed: BoolArray) -> float:
-        """Virtual seconds with the marked causes removed, [causes]."""
+        """Return the makespan in virtual seconds with the marked causes, [causes], removed."""
         return float(
             sum(
                 self._compute_seconds(part, removed[None, None, :]).sum()
@@ -40,10 +42,12 @@ class LockstepReplay:
         )
 
     def costs(self, seed: int) -> FloatArray:
-        """Each cause's Shapley share of T - T(all removed), in virtual seconds, [causes]."""
+        """Return each cause's Shapley share of T - T(all removed), in virtual seconds, [causes]."""
         rng = np.random.default_rng(seed)
         count = len(self.removals.affected)
         shares = np.zeros(count)
+        # Only the causes that act on a block are players there. The others have no effect, so
+        # their Shapley value is 0, and most blocks are small enough for exact enumeration.
         alike = tuple(self._group_blocks())
         drawn_for = sum(
             len(blocks.barriers) for blocks, active in alike if len(active) > MAX_EXACT_PLAYERS
@@ -70,7 +74,7 @@ class LockstepReplay:
         return compute_shapley(game, len(active), len(blocks.barriers), rng, total_blocks=drawn_for)
 
     def _group_blocks(self) -> Iterator[tuple[Blocks, IntArray]]:
-        """Blocks of one length on which the same causes act."""
+        """Yield groups of blocks of one length that the same causes act on, with these causes."""
         for blocks in split_blocks(self.schedule.depends):
             touched = self._find_acting_causes(blocks)
             for pattern in np.unique(touched, axis=0):
@@ -78,14 +82,14 @@ class LockstepReplay:
                 yield Blocks(blocks.barriers[same]), np.flatnonzero(pattern)
 
     def _find_acting_causes(self, blocks: Blocks) -> BoolArray:
-        """Which causes act on each block, [B, causes]."""
+        """Return a mask of the causes that act on each block, [B, causes]."""
         touched: BoolArray = np.logical_or.reduce(
             self.removals.affected[:, blocks.barriers], axis=2
         )
         return touched.T
 
     def _compute_seconds(self, blocks: Blocks, removed: BoolArray) -> FloatArray:
-        """Seconds of each block, [C, B], with causes removed, [C, B or 1, causes]."""
+        """Return the seconds of each block, [C, B], with causes removed, [C, B or 1, causes]."""
         at = blocks.barriers
         local = np.broadcast_to(
             self.schedule.local[at], (len(removed), *at.shape, self.schedule.local.shape[1])
@@ -99,7 +103,7 @@ class LockstepReplay:
         return compute_block_seconds(blocks, local, transfer, self.schedule)
 
     def _compute_factor(self, at: IntArray, removed: BoolArray) -> FloatArray:
-        """What the transfers at barriers `seconds_at`, [B, L], shrink to, [C, B, L]."""
+        """Return factors on the transfers at the barriers `at`, [B, L], as [C, B, L]."""
         factor = np.ones((*removed.shape[:2], at.shape[1]))
         for removal in self.removals.transfer:
             is_removed = _are_all_removed(removed, removal.causes)
@@ -118,8 +122,10 @@ def _are_all_removed(removed: BoolArray, causes: tuple[int, ...]) -> BoolArray:
 
 
 def _compute_link_factor(links: LinkRemoval, removed: BoolArray) -> FloatArray:
-    """Factor on a collective's usual transfer when some slow links run at the reference rate, [C,
-    B].
+    """Return the factor on a collective's usual transfer once slow links are repaired, [C, B].
+
+    A repaired link runs at its reference rate. The collective moves at the pace of its busiest
+    link.
     """
     is_removed = removed[:, :, list(links.causes)]
     busiest = np.maximum(

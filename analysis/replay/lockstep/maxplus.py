@@ -1,10 +1,11 @@
-"""The makespan of a timeline, by max-plus algebra, for many what-ifs at once.
+"""Makespan of a timeline, by max-plus algebra, for many what-ifs at once.
 
-A rank leaves a barrier at (latest arrival) + (its transfer); it reaches the next after its local
-work. A rank that is no part of a barrier passes it. Where every rank waited for the last, what came
-before no longer matters but for one number, so the run falls into blocks that are replayed side by
-side: T = sum over blocks of max over ranks. A rank that left before the last had arrived (the root
-of a broadcast) carries its own clock on to the next barrier of its block.
+A rank leaves a barrier at (latest arrival) + (its transfer), and reaches the next barrier after
+its local work. A rank that is not a member of a barrier passes it without waiting. After a barrier
+at which every rank waited for the last, only one number of the past matters: the time of that
+barrier. The run is therefore cut there into blocks that are replayed side by side: T = sum over
+blocks of max over ranks. A rank that left before the last had arrived (the root of a broadcast)
+carries its own clock to the next barrier of its block.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE, Timeline
 
 @dataclass(frozen=True)
 class Schedule:
-    """Durations to replay, E barriers, W ranks. The end of the run is a barrier of its own, hence E
-    + 1.
+    """Durations to replay, for E barriers and W ranks; the end of the run is one more barrier.
 
     Attributes:
         local: work before each barrier, [E + 1, W].
-        transfer: time at the barrier once all have arrived, [E + 1, W].
+        transfer: time at the barrier once all members have arrived, [E + 1, W].
         own: time at the barrier of a rank that does not wait, [E + 1, W].
-        depends: which ranks wait for the last, [E + 1, W].
-        member: which ranks are waited for, [E + 1, W]; all at the end.
+        depends: mask of the ranks that wait for the last to arrive, [E + 1, W].
+        member: mask of the ranks that are waited for, [E + 1, W]; all ranks at the end.
     """
 
     local: FloatArray
@@ -40,14 +40,15 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of equal length: the barriers of each, [B, L]; -1 as the barrier before the first is
-    the start.
+    """Blocks of equal length, as the indices of their barriers, [B, L].
+
+    Index -1, the barrier before the first, stands for the start of the run.
     """
 
     barriers: IntArray
 
     def parts(self, barriers: int) -> Iterator[Blocks]:
-        """The same blocks, as many at a time as have at most so many barriers, one at least."""
+        """Yield the same blocks in parts of at most `barriers` barriers, and at least one block."""
         room = max(1, barriers // self.barriers.shape[1])
         return (
             Blocks(self.barriers[begin : begin + room])
@@ -56,7 +57,7 @@ class Blocks:
 
 
 def build_observed_schedule(timeline: Timeline) -> Schedule:
-    """The durations that were measured; its makespan is the timeline's."""
+    """Return the measured durations as a schedule, whose makespan is the timeline's."""
     barriers, world = timeline.member.shape
     last = np.ones((1, world), dtype=np.bool_)
     depends = np.vstack([timeline.depends | timeline.pause[:, None], last])
@@ -64,7 +65,8 @@ def build_observed_schedule(timeline: Timeline) -> Schedule:
     for begin in range(0, barriers, ROWS_AT_ONCE):
         rows = np.s_[begin : min(begin + ROWS_AT_ONCE, barriers)]
         transfer[rows] = timeline.transfer_at(rows)
-    # How long ranks stay that do not wait is asked for where there are such, so mostly nowhere.
+    # `own` is read only for ranks that do not wait. Most runs have none, and then a broadcast zero
+    # takes no memory.
     own: FloatArray = np.broadcast_to(0.0, transfer.shape)
     if not depends.all():
         own = np.zeros_like(transfer)
@@ -73,7 +75,7 @@ def build_observed_schedule(timeline: Timeline) -> Schedule:
 
 
 def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
-    """Cuts the barriers, after each at which all waited, into blocks, gathered by length."""
+    """Cut the barriers into blocks, grouped by length; a block ends where all ranks waited."""
     final = np.flatnonzero(depends.all(axis=1))
     first = np.concatenate([[0], final[:-1] + 1])
     length = final - first + 1
@@ -87,13 +89,15 @@ def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
 def compute_block_seconds(
     blocks: Blocks, local: FloatArray, transfer: FloatArray, schedule: Schedule
 ) -> FloatArray:
-    """Seconds that each block adds to the makespan.
+    """Return the seconds that each block adds to the makespan.
 
     Args:
-        blocks: which barriers, [B, L].
+        blocks: barriers of the blocks, [B, L].
         local: work before each barrier, [..., B, L, W].
-        transfer: transfers at the barrier before the block and at all but its last, [..., B, L, W].
-        schedule: who waits for whom, and how long those stay who do not.
+        transfer: transfer at the barrier before the block, then at all of its barriers but the
+            last, [..., B, L, W].
+        schedule: source of the membership and waiting of ranks, and of the stay of ranks that do
+            not wait.
 
     Returns:
         Seconds, [..., B].
@@ -102,6 +106,8 @@ def compute_block_seconds(
     member = schedule.member[blocks.barriers]
     clock = transfer[..., 0, :]
     total = np.zeros(np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1])
+    # Clocks count from the latest arrival at the previous barrier, so the sum of latest arrivals
+    # is the length of the block.
     for position in range(blocks.barriers.shape[1]):
         arrival = clock + local[..., position, :]
         latest = np.where(member[:, position, :], arrival, -np.inf).max(axis=-1)
@@ -113,22 +119,20 @@ def compute_block_seconds(
 
 
 def select_entering_transfers(transfer: FloatArray, barriers: IntArray) -> FloatArray:
-    """Transfers as `compute_block_seconds` takes them: of the barrier before each of `barriers`, 0
-    before the first.
+    """Return the transfer of the barrier before each of `barriers`, and 0 before the first.
+
+    `compute_block_seconds` takes transfers in this form.
     """
     before = transfer[barriers - 1]
     return np.where((barriers > 0)[..., None], before, 0.0)
 
 
 def compute_makespan(schedule: Schedule, transfer_factor: FloatArray | None = None) -> float:
-    """Replays one schedule.
+    """Replay one schedule and return its makespan in virtual seconds.
 
     Args:
-        schedule: what to replay.
-        transfer_factor: factors on the transfers at each barrier, [E + 1]; none where absent.
-
-    Returns:
-        Virtual seconds.
+        schedule: durations to replay.
+        transfer_factor: factors on the transfers at each barrier, [E + 1]; absent means 1.
     """
     return float(sum(seconds.sum() for seconds in _replay_blocks(schedule, transfer_factor)))
 

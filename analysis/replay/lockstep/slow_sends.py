@@ -1,6 +1,4 @@
-"""What ranks send for themselves before a barrier, as to a server: no collective, but links that
-are slow for a while slow it as well.
-"""
+"""Individual sends of ranks before a barrier, as to a server, that slow links slow down too."""
 
 from __future__ import annotations
 
@@ -19,8 +17,12 @@ COMM = Phase.COMM.code
 
 @dataclass(frozen=True)
 class SlowSends:
-    """A rank's sending in a slow time of the network: in which steps, [S], what it takes in a usual
-    one, and how many times as long it took.
+    """Sends of one rank during a temporary slowness of the network.
+
+    Attributes:
+        steps: mask of the slow steps, [S].
+        usual_s: seconds that sending takes in a usual step.
+        slowdown: factor by which sending took longer in the slow steps.
     """
 
     steps: BoolArray
@@ -29,12 +31,12 @@ class SlowSends:
 
 
 def measure_slow_sends(timeline: Timeline, rank: int, cause: Cause) -> SlowSends | None:
-    """What a slow time of the network does to what a rank sends; None where it slows none of it.
+    """Return the effect of a temporarily slow network on a rank's sends, or None if there is none.
 
     Args:
-        timeline: the run.
-        rank: whose.
-        cause: of the network, and of no rank.
+        timeline: barriers and work of the run.
+        rank: rank that sends.
+        cause: cause of the network, without a rank.
     """
     seconds = timeline.work.of_rank(rank, [COMM])[:, 0]
     counted = (seconds > 0) & ~timeline.warm_up

@@ -1,4 +1,4 @@
-"""What happens when: actions in the order of their times."""
+"""Simulated time: actions that run in the order of their times."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ Action = Callable[[], None]
 
 
 class EventLoop:
-    """Does what is due, one after the other; of what is due at once, first what was asked for
-    first.
+    """Event loop that runs actions when they are due; ties run in the order of scheduling.
 
     Attributes:
-        now_s: the time.
-        is_stopped: whether to do nothing more.
+        now_s: simulated time in seconds.
+        is_stopped: set to true by an action to end the loop.
     """
 
     def __init__(self) -> None:
@@ -24,12 +23,12 @@ class EventLoop:
         self._sequence = 0
 
     def schedule(self, when_s: float, action: Action) -> None:
-        """Have something done then."""
+        """Schedule an action at a simulated time."""
         heapq.heappush(self._due, (when_s, self._sequence, action))
         self._sequence += 1
 
     def run(self) -> None:
-        """Go on until nothing is left to do, or it is over."""
+        """Run actions until none is left or the loop is stopped."""
         while self._due and not self.is_stopped:
             self.now_s, _, action = heapq.heappop(self._due)
             action()

@@ -1,5 +1,6 @@
-"""Messages under way at the same time: those that share a way, or a bottleneck, share its rate
-evenly (max-min fairness; Bertsekas and Gallager 1992, section 6.5).
+"""Concurrent messages, which share the rates of links and bottlenecks evenly (max-min fairness).
+
+The definition is that of Bertsekas and Gallager 1992, section 6.5.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ from functools import partial
 from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
 from laggard.analysis.replay.simulation.simulated_network import FRAMING_OVERHEAD, SimulatedNetwork
 
+# Remaining bits that count as none; it absorbs rounding errors of times.
 _MIN_BITS = 1e-3
 
 
 def compute_fair_rates(
     routes: Sequence[Sequence[Hashable]], rates: Mapping[Hashable, float]
 ) -> list[float]:
-    """What everybody gets: nobody could have more without somebody who has no more having less.
+    """Return the max-min fair rate of each message.
+
+    No message could have more unless another that has no more gets less.
 
     Args:
-        routes: what each goes over, one at least.
-        rates: of these; may be infinite.
+        routes: links and bottlenecks that each message uses; at least one each.
+        rates: rates of these links and bottlenecks; may be infinite.
     """
     given = [float("inf")] * len(routes)
     open_routes = dict(enumerate(routes))
     left = {each: rates[each] for route in routes for each in route}
+    # Progressive filling: the tightest link fixes the rate of all its messages, and the rest of
+    # the capacity is shared among the others.
     while open_routes:
         users = {each: sum(each in route for route in open_routes.values()) for each in left}
         parts = {each: left[each] / count for each, count in users.items() if count}
@@ -40,7 +46,7 @@ def compute_fair_rates(
 
 @dataclass
 class _MessageFlow:
-    """A message under way."""
+    """Message in flight."""
 
     route: tuple[Hashable, ...]
     left_bits: float
@@ -50,24 +56,25 @@ class _MessageFlow:
 
 
 class MessageFlows:
-    """Messages between hosts.
+    """Messages between hosts, each at its fair rate.
 
     Args:
-        loop: the time.
-        network: what they go over.
+        loop: event loop with the simulated time.
+        network: links and bottlenecks between the hosts.
     """
 
     def __init__(self, loop: EventLoop, network: SimulatedNetwork) -> None:
         self._loop, self._network = loop, network
         self._flows: list[_MessageFlow] = []
         self._since_s, self._turn = 0.0, 0
+        # Rates change when a slow period begins or ends, also while messages are in flight.
         for edge_s in sorted(
             {edge for slow in network.slow_periods for edge in (slow.first_s, slow.last_s)}
         ):
             loop.schedule(edge_s, self._on_rate_change)
 
     def send(self, src: str, dst: str, size_bytes: float, on_done: Action) -> None:
-        """Begin to send; when the last byte has come, something is to be done."""
+        """Start to send a message and call `on_done` when its last byte has arrived."""
         hop = self._network.hop((src, dst), self._loop.now_s)
         if src == dst or not size_bytes:
             self._loop.schedule(self._loop.now_s + hop.rtt_ms / 2e3, on_done)
@@ -113,7 +120,8 @@ class MessageFlows:
             self._loop.schedule(self._loop.now_s + first_s, partial(self._finish, self._turn))
 
     def _finish(self, turn: int) -> None:
-        if turn != self._turn:  # others have come or gone meanwhile
+        # Messages were added or removed since this event was scheduled; a newer event replaces it.
+        if turn != self._turn:
             return
         self._advance()
         least = min(flow.left_bits for flow in self._flows)

@@ -1,6 +1,4 @@
-"""A host's share of a core, which a server and a worker there have between them: who computes at
-the same time has an even part of it.
-"""
+"""Share of a core that a server and a worker on one host divide evenly while both compute."""
 
 from __future__ import annotations
 
@@ -10,21 +8,24 @@ from functools import partial
 from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
 from laggard.analysis.replay.simulation.recorded_durations import RecordedDurations
 
+# Remaining seconds that count as none; it absorbs rounding errors of times.
 _MIN_S = 1e-12
 
 
 @dataclass
 class _ComputeJob:
+    """Compute job in progress."""
+
     left_s: float
     on_done: Action
 
 
 class Processor:
-    """What is to be computed on one host.
+    """Processor of one host, shared evenly by its jobs.
 
     Args:
-        loop: the time.
-        speed: when it is slow.
+        loop: event loop with the simulated time.
+        speed: source of the host's slow periods.
     """
 
     def __init__(self, loop: EventLoop, speed: RecordedDurations) -> None:
@@ -33,8 +34,9 @@ class Processor:
         self._since_s, self._turn = 0.0, 0
 
     def submit(self, seconds: float, on_done: Action) -> None:
-        """Begin something that takes so long alone, where no time is slow; when it is done,
-        something else is to be.
+        """Start a job and call `on_done` when it is done.
+
+        `seconds` is its duration if it runs alone and outside slow periods.
         """
         self._advance()
         self._jobs.append(_ComputeJob(seconds, on_done))
@@ -56,7 +58,8 @@ class Processor:
             self._loop.schedule(due_s, partial(self._finish, self._turn))
 
     def _finish(self, turn: int) -> None:
-        if turn != self._turn:  # others have come meanwhile
+        # Jobs were added since this event was scheduled; a newer event replaces it.
+        if turn != self._turn:
             return
         self._advance()
         least_s = min(job.left_s for job in self._jobs)

@@ -1,11 +1,11 @@
-"""Something that a run did again and again (a rank's steps, an all-reduce), so that it can be done
-at other times and more often.
+"""Recorded durations of a repeated operation (a step, an all-reduce), to repeat at other times.
 
-What it took is split in three: what it usually takes, slowness that belongs to the time, and jitter
-that belongs to the single one. Where the median of three in a row is 10 % or more off the usual,
-the time was slow (or quick): whatever is done just then is as slow, under any strategy. A single
-one that is off its neighbours is jitter, and is repeated in order; of the warm-up, only the first
-time. Before and behind what was seen nothing is slow.
+A duration is split into three factors: the usual duration, a slowness that belongs to the time,
+and jitter that belongs to the single operation. If the median of three consecutive operations
+differs from the usual duration by 10 % or more, the time was slow (or fast), and any operation at
+that time has the same slowness under any strategy. An operation that differs from its neighbors
+has jitter. Jitter is repeated in order, that of the warm-up only once. After the end of the
+recording no time is slow.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MIN_S = 1e-9
 
 @dataclass(frozen=True)
 class RecordedDurations:
-    """How long the next one takes.
+    """Durations of a repeated operation.
 
     Attributes:
-        fixed_s: what it usually takes, whatever its samples.
-        sample_s: and for each sample.
-        jitter: what single ones took over that, in order, [N].
-        usual_from: the first of these that is no warm-up.
-        edges_s: when slow times begin and end, ascending, [M].
-        factors: how many times as long everything takes before, between and behind them, [M + 1].
+        fixed_s: usual seconds, independent of samples.
+        sample_s: usual additional seconds per sample.
+        jitter: jitter factors of the recorded operations, in order, [N].
+        usual_from: index of the first operation after warm-up.
+        edges_s: times at which the slowness changes, ascending, [M].
+        factors: slowness before, between and after these times, [M + 1].
     """
 
     fixed_s: float
@@ -41,7 +41,7 @@ class RecordedDurations:
     factors: FloatArray
 
     def seconds(self, count: int, samples: float = 0.0) -> float:
-        """What the `count`-th takes (from 0) where no time is slow."""
+        """Return the seconds of the `count`-th operation (from 0) outside slow periods."""
         beyond = count - len(self.jitter)
         place = (
             count if beyond < 0 else self.usual_from + beyond % (len(self.jitter) - self.usual_from)
@@ -49,7 +49,10 @@ class RecordedDurations:
         return (self.fixed_s + self.sample_s * samples) * float(self.jitter[place])
 
     def compute_end_s(self, start_s: float, seconds: float) -> float:
-        """When it is done that is begun then and takes so long where no time is slow."""
+        """Return the end of an operation that starts at `start_s`.
+
+        `seconds` is its duration outside slow periods.
+        """
         place = int(np.searchsorted(self.edges_s, start_s, side="right"))
         now_s, left_s = start_s, seconds
         while place < len(self.edges_s):
@@ -62,19 +65,19 @@ class RecordedDurations:
         return now_s + left_s * float(self.factors[-1])
 
     def compute_work_s(self, start_s: float, end_s: float) -> float:
-        """What can be done between two moments, as seconds where no time is slow."""
+        """Return the work that is possible between two times, as seconds outside slow periods."""
         edges = self.edges_s[(self.edges_s > start_s) & (self.edges_s < end_s)]
         moments = np.concatenate([[start_s], edges, [end_s]])
         factors = self.factors[np.searchsorted(self.edges_s, moments[:-1], side="right")]
         return float((np.diff(moments) / factors).sum())
 
     def compute_finish_s(self, start_s: float, count: int, samples: float = 0.0) -> float:
-        """When the `count`-th is done, if it begins then."""
+        """Return the end of the `count`-th operation if it starts at `start_s`."""
         return self.compute_end_s(start_s, self.seconds(count, samples))
 
 
 def create_constant_duration(seconds: float) -> RecordedDurations:
-    """Something that always takes as long."""
+    """Return durations that are always `seconds`."""
     return RecordedDurations(seconds, 0.0, np.ones(1), 0, np.zeros(0), np.ones(1))
 
 
@@ -86,23 +89,25 @@ def fit_recorded_durations(
     ratio: FloatArray,
     warm_up: BoolArray,
 ) -> RecordedDurations:
-    """Splits what was seen.
+    """Split recorded durations into usual duration, slowness and jitter.
 
     Args:
-        fixed_s: what one usually takes, whatever its samples.
-        sample_s: and for each sample.
-        start_s: when each began, ascending, [N], one at least.
-        end_s: when each was done, [N].
-        ratio: what each took over what it usually takes, [N].
-        warm_up: those that tell nothing of the time, [N].
+        fixed_s: usual seconds, independent of samples.
+        sample_s: usual additional seconds per sample.
+        start_s: starts of the operations, ascending, [N], at least one.
+        end_s: ends of the operations, [N].
+        ratio: measured over usual durations, [N].
+        warm_up: mask of the operations that say nothing about the slowness of the time, [N].
     """
     logs = np.log(np.maximum(ratio, _MIN_S))
     level = np.zeros(len(logs))
     usual = np.flatnonzero(~warm_up)
     if len(usual) >= 3:
+        # Running median of three, with the first and the last value repeated at the ends.
         padded = np.concatenate([logs[usual[:1]], logs[usual], logs[usual[-1:]]])
         level[usual] = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
     level = np.where(np.abs(level) >= np.log(MIN_RATIO), level, 0.0)
+    # The slowness changes halfway between two operations, and ends with the last one.
     between = (end_s[:-1] + start_s[1:]) / 2.0
     edges = np.concatenate([between, end_s[-1:]])
     return RecordedDurations(

@@ -1,6 +1,4 @@
-"""The links of a run, whatever went over them: what another strategy's messages would find
-there.
-"""
+"""Links of a run as the messages of any strategy would find them."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.core.errors import RunFolderError
 
 FRAMING_OVERHEAD = 1514 / 1448
-"""Bytes on the wire for each of payload: headers of full-size TCP segments."""
+"""Bytes on the wire per byte of payload, because of the headers of full-size TCP segments."""
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One rate that several ways share."""
+    """Rate that several links share."""
 
     name: str
     ends: frozenset[HopEnds]
@@ -30,7 +28,7 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class SlowPeriod:
-    """Ways that carried less for a while, in raw seconds."""
+    """Period in which some links had a lower rate, in raw seconds."""
 
     first_s: float
     last_s: float
@@ -40,12 +38,12 @@ class SlowPeriod:
 
 @dataclass(frozen=True)
 class SimulatedNetwork:
-    """What messages between hosts go over.
+    """Network between the hosts of a simulation.
 
     Attributes:
-        hops: the way from one host to another; within a host nothing takes time.
-        bottlenecks: rates that ways share.
-        slow_periods: when some carried less.
+        hops: link from one host to another; messages within a host take no time.
+        bottlenecks: rates that several links share.
+        slow_periods: periods in which some links had a lower rate.
     """
 
     hops: Mapping[HopEnds, NetworkHop]
@@ -53,18 +51,19 @@ class SimulatedNetwork:
     slow_periods: tuple[SlowPeriod, ...] = field(default=())
 
     def hop(self, ends: HopEnds, at_s: float = 0.0) -> NetworkHop:
-        """A way as it is then, for a message that is alone on it.
+        """Return a link as it is at a time, for a message that has it for itself.
 
         Raises:
-            RunFolderError: nothing is known of it.
+            RunFolderError: the link was not measured.
         """
+        # Messages within a host use no link.
         if ends[0] == ends[1]:
             return NetworkHop(ends, float("inf"), 0.0)
         if ends not in self.hops:
             raise RunFolderError(
-                f"nothing is known of the way from {ends[0]} to {ends[1]}: no round trip or rate of"
-                " it was measured before training, and no traffic was sampled — record the run"
-                " anew with a version that verifies links"
+                f"the link from {ends[0]} to {ends[1]} is unknown: its round trip and rate were not"
+                " measured before training, and no traffic on it was sampled — record the run"
+                " again with a version that verifies links"
             )
         hop = self.hops[ends]
         slowest = min(
@@ -78,8 +77,9 @@ class SimulatedNetwork:
         return replace(hop, rate_mbps=min(hop.rate_mbps, slowest))
 
     def ring(self, hosts: Sequence[str], at_s: float) -> tuple[NetworkHop, ...]:
-        """The ways of a ring, each host sending to the next, the last to the first; those that
-        share a rate have an even part of it each.
+        """Return the links of a ring: each host sends to the next, and the last to the first.
+
+        Links that share a bottleneck have an equal part of its rate each.
         """
         hops = [self.hop(ends, at_s) for ends in zip(hosts, [*hosts[1:], hosts[0]], strict=True)]
         return tuple(
@@ -96,18 +96,19 @@ class SimulatedNetwork:
 
 
 def build_network(run: RunData, bottlenecks: tuple[Bottleneck, ...] = ()) -> SimulatedNetwork:
-    """What a run tells of all ways between its hosts.
+    """Build the network of a run from its measurements.
 
-    Round trips and rates are those that were measured before training, of the two hosts or of two
-    of the same tiers; what carried traffic, and was not measured, is as TCP saw it. In a run that
-    was verified, ways that were asked nothing of are as fast as the machine.
+    Round trips and rates are those measured before training, between the two hosts or two hosts of
+    the same tiers. A link that was not measured but carried traffic has the values that TCP
+    reported. In a run that was verified, a link without a requested limit is as fast as the
+    machine.
 
     Args:
-        run: any.
-        bottlenecks: rates that several ways share, which the run's tables do not tell of.
+        run: a loaded run.
+        bottlenecks: rates that several links share, which the run's tables do not contain.
 
     Raises:
-        RunFolderError: it tells nothing of any.
+        RunFolderError: no link was measured.
     """
     tiers = {host.host: host.tier for host in run.hosts}
     rtts = {
@@ -122,8 +123,8 @@ def build_network(run: RunData, bottlenecks: tuple[Bottleneck, ...] = ()) -> Sim
     carried = estimate_hops(links, run.fidelity, tiers)
     if not rtts and not rates and not carried:
         raise RunFolderError(
-            f"{run.folder}: nothing is known of its links: neither fidelity.json nor links.parquet"
-            " tells of one, and other strategies send over others"
+            f"{run.folder}: neither fidelity.json nor links.parquet has a measurement of a link,"
+            " which the simulation of other strategies needs"
         )
     rtt_of = _TierEstimates({**{ends: hop.rtt_ms for ends, hop in carried.items()}, **rtts}, tiers)
     rate_of = _TierEstimates(
@@ -134,6 +135,7 @@ def build_network(run: RunData, bottlenecks: tuple[Bottleneck, ...] = ()) -> Sim
     for src in tiers:
         for dst in set(tiers) - {src}:
             rtt_ms, rate_mbps = rtt_of.find((src, dst)), rate_of.find((src, dst))
+            # After verification, an absent value means that no limit was requested for the link.
             if verified or (rtt_ms is not None and rate_mbps is not None):
                 hops[src, dst] = NetworkHop((src, dst), rate_mbps or float("inf"), rtt_ms or 0.0)
     return SimulatedNetwork(hops, bottlenecks)
@@ -141,12 +143,16 @@ def build_network(run: RunData, bottlenecks: tuple[Bottleneck, ...] = ()) -> Sim
 
 @dataclass(frozen=True)
 class _TierEstimates:
-    """Values of ways, by hosts or else by their tiers."""
+    """Measured values of links, found by their hosts or else by the tiers of these."""
 
     known: Mapping[HopEnds, float]
     tiers: Mapping[str, str]
 
     def find(self, ends: HopEnds) -> float | None:
+        """Return the value of a link, of its opposite direction, or the median of its tier pair.
+
+        The result is None if none of them was measured.
+        """
         back = ends[::-1]
         if ends in self.known or back in self.known:
             return self.known.get(ends, self.known.get(back))
@@ -162,7 +168,7 @@ class _TierEstimates:
 
 
 def find_ends_between_tiers(ends: HopEnds, tiers: Mapping[str, str]) -> frozenset[HopEnds]:
-    """All ways between the tiers of two hosts, both directions."""
+    """Return all links between the tiers of two hosts, in both directions."""
     pair = {tiers.get(end, end) for end in ends}
     return frozenset(
         (src, dst)
@@ -173,10 +179,10 @@ def find_ends_between_tiers(ends: HopEnds, tiers: Mapping[str, str]) -> frozense
 
 
 def require_named_links(causes: Sequence[Cause], folder: object) -> None:
-    """Every link that was slow for a while must be known.
+    """Raise an error unless the slow link of every temporary slowness is known.
 
     Raises:
-        RunFolderError: one is not.
+        RunFolderError: a cause names no link.
     """
     for cause in causes:
         if (
@@ -186,7 +192,7 @@ def require_named_links(causes: Sequence[Cause], folder: object) -> None:
             and cause.rank is None
         ):
             raise RunFolderError(
-                f"{folder}: from step {cause.first} to {cause.last} transfers were slow, and it is"
-                " not known which link held them up, so nobody knows what other strategies'"
-                " messages would have met"
+                f"{folder}: transfers were slow from step {cause.first} to {cause.last}, and the"
+                " slow link is unknown, so its effect on other strategies' messages cannot be"
+                " simulated"
             )

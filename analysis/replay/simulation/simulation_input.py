@@ -1,4 +1,4 @@
-"""Everything that strategies' rules are played with."""
+"""Inputs and result of the simulation of a strategy."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from laggard.analysis.replay.simulation.simulated_network import SimulatedNetwor
 from laggard.analysis.replay.simulation.training_work import TrainingWork
 
 PACKING_S_PER_MB = 0.9e-3
-"""CPU seconds at full speed for which a megabyte occupies its sender, and as long its receiver: it
-is sealed, written, read, and opened (ZeroMQ with CURVE). On the machine that docs/what_if.md tells
-of 0.94 and 0.76 ms of 0.56 MB, and 0.87 and 0.88 ms of 5.4 MB."""
+"""CPU seconds at full speed per megabyte, at the sender and again at the receiver. A message is
+encrypted, written, read, and decrypted (ZeroMQ with CURVE). On the machine of docs/what_if.md the
+two sides took 0.94 and 0.76 ms per megabyte for 0.56 MB, and 0.87 and 0.88 ms for 5.4 MB."""
 
 APPLYING_S_PER_MB = 0.4e-3
-"""CPU seconds at full speed of a server's step of SGD, per megabyte of the model; there, 0.31 to
-0.58 ms for one to eight gradients."""
+"""CPU seconds at full speed of a server's SGD step, per megabyte of the model. The same machine
+took 0.31 to 0.58 ms for one to eight gradients."""
 
 
 @dataclass(frozen=True)
 class SimulationInput:
-    """A training that is to be played.
+    """Training to simulate.
 
     Attributes:
-        work: of all ranks.
-        hosts: of the ranks.
-        tiers: of the ranks.
-        shares_of_core: of the ranks' hosts, of one core: what handles messages goes at that speed.
-        server: where a server would be.
-        server_share: of a core, of its host.
-        network: between the hosts.
-        message_bytes: of a model, or of all gradients.
-        exchange: an all-reduce of the model among all ranks, counted from the last arrival, where
-            the run had such.
-        exit_delay_s: how much later than the middle one each rank was through with it.
-        pauses: seconds of evaluations that all ranks stood for, by step.
+        work: compute work of all ranks.
+        hosts: host of each rank.
+        tiers: tier of each rank.
+        shares_of_core: share of one core that each rank's host has; messages are handled at that
+            speed.
+        server: host on which a server would run.
+        server_share: share of one core that the server's host has.
+        network: network between the hosts.
+        message_bytes: size of the model, or of all gradients.
+        exchange: duration of an all-reduce of the model among all ranks, counted from the last
+            arrival, if the run had such all-reduces.
+        exit_delay_s: seconds by which each rank finished the all-reduce after the median rank.
+        pauses: seconds of the evaluations that all ranks waited for, by step.
     """
 
     work: TrainingWork
@@ -52,32 +53,32 @@ class SimulationInput:
 
     @property
     def world(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return len(self.hosts)
 
     def packing_s(self, rank: int, part: float = 1.0) -> float:
-        """What a part of a model occupies a rank for when it is sent or received."""
+        """Return the seconds that a rank spends on sending or receiving a part of a model."""
         return PACKING_S_PER_MB * part * self.message_bytes * 1e-6 / self.shares_of_core[rank]
 
     @property
     def server_packing_s(self) -> float:
-        """What a model occupies the server for when it is sent or received."""
+        """Return the seconds that the server spends on sending or receiving a model."""
         return PACKING_S_PER_MB * self.message_bytes * 1e-6 / self.server_share
 
     @property
     def applying_s(self) -> float:
-        """What an update occupies the server for."""
+        """Return the seconds that the server spends on applying an update."""
         return APPLYING_S_PER_MB * self.message_bytes * 1e-6 / self.server_share
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """How it went.
+    """Result of a simulation.
 
     Attributes:
-        makespan_s: virtual seconds, without evaluations that all ranks stand for.
-        end_s: with them.
-        steps: that each rank took.
+        makespan_s: virtual seconds, without evaluations that all ranks wait for.
+        end_s: virtual seconds with these evaluations.
+        steps: number of steps of each rank.
     """
 
     makespan_s: float

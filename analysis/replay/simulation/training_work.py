@@ -1,6 +1,4 @@
-"""What every rank of a run computed, so that another strategy can have it compute the same at other
-times.
-"""
+"""Compute work of every rank of a run, which a simulation repeats at other times."""
 
 from __future__ import annotations
 
@@ -19,19 +17,21 @@ from laggard.core.errors import RunFolderError
 from laggard.core.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
+# Relative rounding error that sums of samples may have.
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """The work of a training.
+    """Work of a training.
 
     Attributes:
-        ranks: what a step takes each, without what it sends and waits for.
-        samples_per_step: samples of one rank in the steps that were seen, by step number; they are
-            repeated behind that.
-        goal: samples that all learnt from until the training was over.
-        end_s: raw seconds until then, evaluations counted: behind it no time is known to be slow.
+        ranks: duration of each rank's step, without sends and waits.
+        samples_per_step: samples of one rank by step number; a simulation with more steps repeats
+            them.
+        goal: samples that all ranks processed until the training ended.
+        end_s: raw seconds until the end of the last span, evaluations included; no slow period is
+            known after it.
     """
 
     ranks: tuple[RecordedDurations, ...]
@@ -40,12 +40,12 @@ class TrainingWork:
     end_s: float
 
     def rank_samples(self, step: int) -> float:
-        """Samples of one rank in a step: all have as many."""
+        """Return the samples of one rank in a step; all ranks have the same number."""
         return float(self.samples_per_step[step % len(self.samples_per_step)])
 
     @property
     def steps(self) -> int:
-        """Steps of the whole in which as many samples are learnt from."""
+        """Return the number of global steps that process as many samples as the run."""
         samples_learned, step = 0.0, 0
         while samples_learned < self.goal * (1.0 - _TOLERANCE):
             samples_learned += self.rank_samples(step) * len(self.ranks)
@@ -54,10 +54,10 @@ class TrainingWork:
 
 
 def measure_work(run: RunData) -> TrainingWork:
-    """Takes the work out of a run.
+    """Measure the work of a run.
 
     Raises:
-        RunFolderError: some rank finished no step, or nothing was learnt.
+        RunFolderError: some rank finished no step, or no sample was processed.
     """
     spans = run.spans
     local = (spans.phase != Phase.COMM.code) & (spans.phase != Phase.EVALUATE.code)
@@ -69,8 +69,8 @@ def measure_work(run: RunData) -> TrainingWork:
         own = spans.where(spans.rank == host.rank)
         if not own.work.any():
             raise RunFolderError(
-                f"{run.folder}: {host.host} finished no training step; nothing is known of its"
-                " speed"
+                f"{run.folder}: {host.host} finished no training step, so its speed is unknown —"
+                " use a run in which every worker finished at least one step"
             )
         ranks.append(_measure_rank(own))
     outcome = run.record.outcome if run.record is not None else None
@@ -81,7 +81,7 @@ def measure_work(run: RunData) -> TrainingWork:
     )
     if not goal > 0:
         raise RunFolderError(
-            f"{run.folder}: nothing was learnt from in it, so there is no work to do otherwise"
+            f"{run.folder}: the run processed no samples, so there is no work to simulate"
         )
     return TrainingWork(
         tuple(ranks), _measure_rank_samples(spans), goal, float(run.spans.end_ns.max() * _S)
@@ -101,8 +101,10 @@ def _measure_rank(spans: SpanColumns) -> RecordedDurations:
     computing = spans.work > 0
     np.maximum.at(end_s, index[computing], spans.end_ns[computing] * _S)
     known = samples > 0
+    # A run that ended during warm-up has no other steps to fit.
     used = known & (~warm_up if (known & ~warm_up).any() else known)
     fixed_s, sample_s = fit_line(samples[used], seconds[used])
+    # The ratio of measured to fitted time carries slowness and jitter.
     expected = np.maximum(fixed_s + sample_s * samples, 1e-9)
     order = np.flatnonzero(known)
     return fit_recorded_durations(
@@ -111,8 +113,9 @@ def _measure_rank(spans: SpanColumns) -> RecordedDurations:
 
 
 def _measure_rank_samples(spans: SpanColumns) -> FloatArray:
-    """Samples of a rank by step number, the mean over the ranks that took it; steps that nobody
-    took are as those around them.
+    """Return the samples of a rank by step number, as the mean over the ranks that took the step.
+
+    Steps that no rank took are interpolated.
     """
     step, rank = spans.step.astype(np.int64), spans.rank.astype(np.int64)
     world, last = int(rank.max()) + 1, int(step.max())

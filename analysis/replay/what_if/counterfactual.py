@@ -1,8 +1,7 @@
-"""What if: a run replayed without some of its causes, with ranks and transfers of another speed, or
-links of another rate or delay.
+"""Counterfactual replays: causes removed, other speeds of ranks and transfers, or other links.
 
-The same updates, or where each rank has a pace of its own the same number of samples, by the
-strategy's own rule of who waits for whom.
+A replay in lockstep makes the same updates. Asynchronous ranks process the same number of samples.
+The waits follow the strategy's own rule.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ _COMPUTE, _COMM = list(COMPUTE_CODES), Phase.COMM.code
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """What is otherwise than it was.
+    """Changes to a run.
 
     Attributes:
-        without: causes that are gone, as positions in `RunReplay.causes`.
-        speeds: how many times as fast as it did a rank computes, by rank.
-        transfers: how many times as fast as they were all transfers are.
-        links: links, or all between two tiers, of another rate or delay.
+        without: positions in `RunReplay.causes` of the causes to remove.
+        speeds: speed factor of a rank's computation, by rank.
+        transfers: speed factor of all transfers.
+        links: changed rates or delays of links, or of all links between two tiers.
     """
 
     without: frozenset[int] = frozenset()
@@ -57,27 +56,28 @@ class Counterfactual:
     def __post_init__(self) -> None:
         slowest = min([self.transfers, *self.speeds.values()])
         if not slowest > 0:
-            raise InputError(f"{slowest} times as fast is no speed — give ratios above 0")
+            raise InputError(f"speed factor {slowest} must be greater than 0")
 
 
 @dataclass(frozen=True)
 class RunReplay:
-    """A run that can be replayed otherwise."""
+    """Run that can be replayed with changes."""
 
     analysis: LockstepAnalysis | AsyncAnalysis
     run: RunData
 
     @property
     def causes(self) -> Sequence[Cause]:
-        """What was slow in it; a cause's steps are indices."""
+        """Return the causes of the run; the steps of a cause are indices."""
         return self.analysis.causes
 
     def makespan_s(self, change: Counterfactual | None = None) -> float:
-        """Virtual seconds that it would have taken.
+        """Return the makespan with the changes, in virtual seconds.
 
         Raises:
-            InputError: what is asked of links contradicts itself, or names none of the run.
-            RunFolderError: the run does not tell what a link that is asked of holds up.
+            InputError: the requested changes of links contradict each other, or name no link of
+                the run.
+            RunFolderError: the run does not record the effect of a requested link.
         """
         counterfactual = change or Counterfactual()
         removed = np.isin(np.arange(len(self.causes)), list(counterfactual.without))
@@ -89,11 +89,10 @@ class RunReplay:
 
 
 def build_replay(run: RunData) -> RunReplay:
-    """Takes a run apart so that it can be replayed.
+    """Analyze a run and prepare its replay.
 
     Raises:
-        RunFolderError: there is no step to replay, or nobody can say how workers waited for each
-            other.
+        RunFolderError: the run has no step, or the waits between its workers follow no known rule.
     """
     if run.is_lockstep:
         return RunReplay(build_lockstep_analysis(run), run)
@@ -103,14 +102,15 @@ def build_replay(run: RunData) -> RunReplay:
 
 
 def _refuse_conflicting_links(causes: Sequence[Cause], counterfactual: Counterfactual) -> None:
-    """A link cannot be as fast as others are and of a rate of its own."""
+    """Raise an error if links are both repaired and changed, which would set their rates twice."""
+    # Removing such a cause sets the link's rate to that of the fastest class.
     if any(
         causes[place].spec.uses_links and causes[place].kind == "deterministic"
         for place in counterfactual.without
     ):
         raise InputError(
-            "a link that was slow all along is to be gone and links are to be otherwise — ask for"
-            " one of both"
+            "the what-if removes a cause that was slow throughout on a link and also changes links,"
+            " which contradict each other — request only one of the two"
         )
 
 
@@ -118,6 +118,8 @@ def _compute_lockstep_s(
     analysis: LockstepAnalysis, run: RunData, counterfactual: Counterfactual, removed: BoolArray
 ) -> float:
     schedule, removals = analysis.replay.schedule, analysis.replay.removals
+    # Removals were measured at the original speed. If the same work becomes faster by another
+    # change, the seconds that they save shrink in proportion.
     local = schedule.local.copy()
     for rank, speed in counterfactual.speeds.items():
         kept = np.full((len(analysis.timeline.steps), len(_COMPUTE)), 1.0 / speed)
@@ -192,7 +194,7 @@ def _compute_asynchronous_s(
 
 
 def _compute_saved_s(seconds: FloatArray, rank: int, counterfactual: Counterfactual) -> FloatArray:
-    """Seconds off each step, [N], of what its phases took, [N, P]."""
+    """Return the seconds saved in each step, [N], from the seconds of its phases, [N, P]."""
     computing = seconds[:, _COMPUTE].sum(axis=1) * (
         1.0 - 1.0 / counterfactual.speeds.get(rank, 1.0)
     )
@@ -203,7 +205,7 @@ def _compute_saved_s(seconds: FloatArray, rank: int, counterfactual: Counterfact
 def _compute_remaining_share(
     causes: Sequence[Cause], named: Sequence[int], rank: int, counterfactual: Counterfactual
 ) -> float:
-    """What is left of a relief's seconds when what it relieves goes faster."""
+    """Return the share of a removal's seconds that is left once the same work is faster."""
     family = causes[named[-1]].spec
     if family.uses_processor:
         return 1.0 / counterfactual.speeds.get(rank, 1.0)

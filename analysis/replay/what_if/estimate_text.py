@@ -1,4 +1,4 @@
-"""What is said of other strategies: a table for people, a document for machines."""
+"""Estimates for other strategies, as a text table for people and as a JSON document."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from laggard.analysis.replay.what_if.strategy_estimate import StrategyEstimate
 from laggard.analysis.tables.load_run import RunData
 
 NOT_ACCURACY = (
-    "These are times for the same work (as many samples learnt from), not for the same accuracy:"
-    " how many samples a strategy needs for that differs, and no replay says it."
+    "These times are for the same work (the same number of samples), not for the same accuracy."
+    " Strategies need different numbers of samples for that, and no replay can tell how many."
 )
 
 
 def to_estimate_document(run: RunData, estimates: Sequence[StrategyEstimate]) -> JsonValue:
-    """One object per strategy, beside what the run took."""
+    """Return the measured makespan and one object per strategy."""
     strategies: list[JsonValue] = [
         {
             "strategy": each.strategy.name,
@@ -36,11 +36,11 @@ def to_estimate_document(run: RunData, estimates: Sequence[StrategyEstimate]) ->
 
 
 def format_estimates(run: RunData, estimates: Sequence[StrategyEstimate]) -> str:
-    """The quickest first; what is not known comes last."""
+    """Format the estimates as text: the fastest first, those without a makespan last."""
     measured_s = _get_measured_s(run)
     name = run.record.strategy.description if run.record is not None else "allreduce"
-    as_it_was = "" if measured_s is None else f" It took {measured_s:.1f} s by {name}."
-    lines = [f"The same work by other strategies.{as_it_was}"]
+    as_it_was = "" if measured_s is None else f" The run took {measured_s:.1f} s with {name}."
+    lines = [f"Estimated time of the same work with other strategies.{as_it_was}"]
     known = sorted(
         (each for each in estimates if each.makespan_s is not None),
         key=lambda each: each.makespan_s or 0.0,
@@ -50,7 +50,7 @@ def format_estimates(run: RunData, estimates: Sequence[StrategyEstimate]) -> str
         assert each.makespan_s is not None
         ratio = "" if measured_s is None else f"  {each.makespan_s / measured_s:5.2f}x"
         beyond = (
-            f"  {each.extrapolated_s:.1f} s of it beyond the run"
+            f"  {each.extrapolated_s:.1f} s of it after the end of the run"
             if each.extrapolated_s > 0.01 * each.makespan_s
             else ""
         )

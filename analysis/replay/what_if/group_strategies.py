@@ -1,11 +1,11 @@
-"""Strategies whose ranks learn by themselves, played: those that average with a few others who are
-ready, and those that wait for nobody.
+"""Simulated strategies whose ranks learn independently, alone or with a few ready ranks.
 
-partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021): the first so many in line
-average together. That groups must now and then join ranks whose models have long not mixed is left
-out: it binds one group in many. ad_psgd (Lian et al., ICML 2018) and overlap_local_sgd (Wang et
-al., ICASSP 2020) average beside the training: what is sent and received there takes nothing from a
-step, as who has a share of a core has it for its steps' work, so that nothing but steps takes time.
+In partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021) the first ranks in the queue
+average together. One rule of the strategy is left out: groups must sometimes join ranks whose
+models have not mixed for a long time. It affects one group in many. ad_psgd (Lian et al., ICML
+2018) and overlap_local_sgd (Wang et al., ICASSP 2020) average in the background. Their sends and
+receives do not slow down a step, because the share of a core is reserved for the work of steps. So
+only steps take time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from laggard.analysis.replay.simulation.simulation_input import SimulationInput,
 
 
 class IndependentRanks:
-    """Ranks that wait for nobody, until as much is learnt as in the run.
+    """Ranks that wait for no other, until as many samples are processed as in the run.
 
     Args:
-        sim_input: what is played.
+        sim_input: training to simulate.
     """
 
     def __init__(self, sim_input: SimulationInput) -> None:
@@ -30,7 +30,7 @@ class IndependentRanks:
         self._input, self._samples_learned = sim_input, 0.0
 
     def simulate(self) -> SimulationResult:
-        """Plays it."""
+        """Simulate the training."""
         for rank in range(self._input.world):
             self._begin(rank)
         self.loop.run()
@@ -47,6 +47,7 @@ class IndependentRanks:
     def _on_computed(self, rank: int) -> None:
         self._end(rank)
 
+    # The goal has a relative tolerance of 1e-6 for the rounding errors of its sum.
     def _end(self, rank: int) -> None:
         self._samples_learned += self._input.work.rank_samples(self.steps[rank] - 1)
         self.loop.is_stopped = self._samples_learned >= self._input.work.goal * (1.0 - 1e-6)
@@ -55,11 +56,11 @@ class IndependentRanks:
 
 
 class PartialReduceSimulation(IndependentRanks):
-    """Groups of those who are ready; the lowest rank makes them.
+    """Groups of ready ranks, which rank 0 forms.
 
     Args:
-        sim_input: what is played.
-        size: of a group.
+        sim_input: training to simulate.
+        size: number of ranks in a group.
     """
 
     def __init__(self, sim_input: SimulationInput, size: int) -> None:
@@ -77,14 +78,17 @@ class PartialReduceSimulation(IndependentRanks):
         if len(self._queue) < self._size:
             return
         members, self._queue = self._queue, []
+        # Rank 0 notifies all members; the average starts when the last one knows.
         notified_s = self.loop.now_s + max(self._get_latency_s(0, member) for member in members)
         finished_s = notified_s + self._compute_average_s(members, notified_s)
         for member in members:
             self.loop.schedule(finished_s, partial(self._end, member))
 
     def _compute_average_s(self, members: list[int], at_s: float) -> float:
-        """A ring of the members: 2 (n - 1) rounds, in each of which all send an n-th on; the
-        slowest holds up all.
+        """Return the seconds of an average over a ring of the members.
+
+        The ring has 2 (n - 1) rounds, in each of which every member forwards an n-th of the model.
+        The slowest member determines the pace.
         """
         sim_input, count = self._input, len(members)
         if count < 2:

@@ -1,5 +1,6 @@
-"""Strategies whose ranks all take the same steps, and meet in some: all of them, or those of a
-tier.
+"""Strategies whose ranks all take the same steps and synchronize in some of them.
+
+All ranks synchronize, or the ranks of a tier.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from laggard.analysis.replay.simulation.simulation_input import SimulationInput,
 from laggard.analysis.tables.columns import FloatArray, IntArray
 
 SyncRule = Callable[[int, FloatArray], FloatArray]
-"""Of a step, and when each rank came, [W]: when each leaves."""
+"""Function of a step and the arrival of each rank, [W], that returns the time at which each
+leaves."""
 
 
 def simulate_all_reduce(sim_input: SimulationInput, every: int, after: int = 0) -> SimulationResult:
-    """DDP (every 1), local SGD and DiLoCo: an all-reduce of all ranks in every so many steps, until
-    `after` in each, and in the last.
+    """Simulate DDP (`every` 1), local SGD or DiLoCo: all-reduces of all ranks in some steps.
+
+    Ranks synchronize in every step before `after`, then in every `every`-th step, and in the last
+    step.
     """
     last, count = sim_input.work.steps - 1, 0
 
@@ -36,8 +40,10 @@ def simulate_all_reduce(sim_input: SimulationInput, every: int, after: int = 0) 
 def simulate_hierarchical(
     sim_input: SimulationInput, tier_steps: int, wan_steps: int
 ) -> SimulationResult:
-    """Hierarchical local SGD: the sum within each tier, that of the tiers' sums among their first
-    ranks, and back.
+    """Simulate hierarchical local SGD.
+
+    Ranks reduce within each tier, the first ranks of the tiers reduce the tiers' sums, and each of
+    them broadcasts the result in its tier.
     """
     last = sim_input.work.steps - 1
     members = [
@@ -54,6 +60,7 @@ def simulate_hierarchical(
         if of_all:
             leaders = np.array([ranks[0] for ranks in members])
             leave[leaders] = _finish_ring(sim_input, leaders, leave[leaders])
+            # A rank leaves when the broadcast is over, but not before its tier's own all-reduce.
             for ranks in members:
                 leave[ranks] = np.maximum(
                     leave[ranks],
@@ -65,8 +72,10 @@ def simulate_hierarchical(
 
 
 def _simulate_steps(sim_input: SimulationInput, synchronize: SyncRule) -> SimulationResult:
-    """Ranks compute, and meet; they stand for evaluations, which are outside the clock, until the
-    last has come.
+    """Simulate ranks that compute a step and then synchronize.
+
+    Evaluations are outside the clock: all ranks wait from the last arrival until the evaluation
+    ends.
     """
     work, clock, outside_s = sim_input.work, np.zeros(sim_input.world), 0.0
     for step in range(work.steps):
@@ -85,7 +94,11 @@ def _simulate_steps(sim_input: SimulationInput, synchronize: SyncRule) -> Simula
 
 
 def _finish_all_reduce(sim_input: SimulationInput, count: int, arrival: FloatArray) -> FloatArray:
-    """As such all-reduces went in the run; where it had none, as a ring goes over the links."""
+    """Return the time at which each rank finishes an all-reduce, [W].
+
+    The durations are those of the run's own all-reduces, or of a ring over the links if it had
+    none.
+    """
     if sim_input.exchange is None:
         return _finish_ring(sim_input, np.arange(sim_input.world), arrival)
     latest_s = float(arrival.max())
@@ -96,11 +109,13 @@ def _finish_all_reduce(sim_input: SimulationInput, count: int, arrival: FloatArr
 
 
 def _finish_ring(sim_input: SimulationInput, ranks: IntArray, arrival: FloatArray) -> FloatArray:
-    """When they are through with an all-reduce over a ring of them, [n]; gloo's ranks send to the
-    one before.
+    """Return the times at which ranks finish an all-reduce over a ring of them, [n].
+
+    With gloo, each rank sends to the one before it.
     """
     if len(ranks) < 2:
         return arrival
+    # Reversed, because `compute_ring_finish_s` expects each host to send to the next.
     names = [sim_input.hosts[int(rank)] for rank in ranks[::-1]]
     hops = [_cap_rate(hop) for hop in sim_input.network.ring(names, float(arrival.max()))]
     finish = compute_ring_finish_s(
@@ -111,12 +126,14 @@ def _finish_ring(sim_input: SimulationInput, ranks: IntArray, arrival: FloatArra
 
 
 def _cap_rate(hop: NetworkHop) -> NetworkHop:
+    """Return the hop with a finite rate of at most 10^9 Mbit/s."""
     return NetworkHop(hop.ends, min(hop.rate_mbps, 1e9), hop.rtt_ms)
 
 
 def _compute_broadcast_s(sim_input: SimulationInput, ranks: IntArray, at_s: float) -> float:
-    """From the first of them to all others by doubling: in each round who has the model sends it on
-    to one that has not.
+    """Return the seconds of a broadcast from the first rank to the others by doubling.
+
+    In each round, every rank that has the model sends it to one that does not.
     """
     rounds = int(np.ceil(np.log2(len(ranks)))) if len(ranks) > 1 else 0
     hops = [

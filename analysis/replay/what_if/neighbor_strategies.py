@@ -1,11 +1,11 @@
-"""Gossip and Hop, played message by message: ranks send their models to neighbours as a step
-begins, and wait for theirs as it ends.
+"""Gossip and Hop, simulated message by message.
 
-gossip (Lian et al., NIPS 2017) waits for all neighbours' models of the same step; hop (Luo et
-al., ASPLOS 2019) takes models of up to `staleness` steps ago, waits for all but `backups` of
-them, is never over `max_iteration_gap` steps ahead of anybody, and leaves up to `skip` steps out
-when all neighbours have gone beyond. What is sent and received while a rank computes takes
-nothing from that: who has a share of a core has it for its steps' work.
+Ranks send their models to neighbors when a step begins, and wait for the neighbors' models when it
+ends. gossip (Lian et al., NIPS 2017) waits for all neighbors' models of the same step. hop (Luo et
+al., ASPLOS 2019) accepts models of up to `staleness` steps ago and waits for all but `backups` of
+them. It is never more than `max_iteration_gap` steps ahead of a neighbor, and skips up to `skip`
+steps when all neighbors are further ahead. Sends and receives during computation do not slow it
+down, because the share of a core is reserved for the work of steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laggard.analysis.replay.simulation.simulation_input import SimulationInput,
 
 @dataclass(frozen=True)
 class NeighborBounds:
-    """How far ranks may be from their neighbours; as it is, those of gossip."""
+    """Limits on the distance between a rank and its neighbors; the defaults are those of gossip."""
 
     complete: bool = False
     staleness: int = 0
@@ -30,7 +30,7 @@ class NeighborBounds:
 
 
 def simulate_neighbors(sim_input: SimulationInput, bounds: NeighborBounds) -> SimulationResult:
-    """Plays a training until as many samples are learnt from as in the run."""
+    """Simulate a training until as many samples are processed as in the run."""
     training = _NeighborSimulation(sim_input, bounds)
     training.run()
     return SimulationResult(
@@ -39,8 +39,10 @@ def simulate_neighbors(sim_input: SimulationInput, bounds: NeighborBounds) -> Si
 
 
 class _RankState:
-    """What a rank knows: the newest step that each neighbour is known to have begun, and the models
-    that it holds of each.
+    """State of a rank: its step, and its knowledge of each neighbor.
+
+    `known` has the newest step that each neighbor is known to have begun. `received` has the steps
+    of the models that the rank holds of each neighbor.
     """
 
     def __init__(self, neighbors: tuple[int, ...]) -> None:
@@ -77,6 +79,8 @@ class _NeighborSimulation:
         work, packing_s = sim_input.work.ranks[rank], sim_input.packing_s(rank)
         packed = 0
         for other in state.neighbors:
+            # A neighbor that is known to be farther ahead has no use for this model, so only the
+            # step number is sent.
             carries_model = state.known[other] <= state.step + self._bounds.staleness
             packed += carries_model
             self.loop.schedule(
@@ -98,7 +102,9 @@ class _NeighborSimulation:
         )
 
     def _on_arrival(self, rank: int, other: int, step: int, carries_model: bool) -> None:
-        if self.ranks[other].ready:  # it has nothing else to do than to take it
+        # A waiting rank unpacks a message at once, which takes time. While it computes, unpacking
+        # is free (see the module's docstring).
+        if self.ranks[other].ready:
             unpacked_s = self._input.work.ranks[other].compute_end_s(
                 self.loop.now_s, self._input.packing_s(other) * carries_model
             )
@@ -110,7 +116,8 @@ class _NeighborSimulation:
         state = self.ranks[other]
         state.known[rank] = max(state.known[rank], step)
         if carries_model:
-            if self._bounds.staleness:  # only the newest is ever taken
+            # With staleness, only the newest model is ever used.
+            if self._bounds.staleness:
                 state.received[rank].clear()
             state.received[rank].add(step)
         self._try_end_step(other)
@@ -139,8 +146,9 @@ class _NeighborSimulation:
         self._begin(rank)
 
     def _take_models(self, state: _RankState) -> None:
-        """A step ends: the next is that behind it, or where all neighbours have gone beyond,
-        theirs.
+        """End a step: choose the next step and drop the models that are used or too old.
+
+        The next step is the following one, or a later one if all neighbors are further ahead.
         """
         bounds, following = self._bounds, state.step + 1
         reached = min(

@@ -1,7 +1,8 @@
-"""Strategies with a server, played message by message: workers push gradients, and a rule says when
-they count and who gets the model.
+"""Strategies with a server, simulated message by message.
 
-The server does one thing after the other; with a worker on its host it has one share of a core.
+Workers push gradients. A rule decides when gradients count and which workers get the model. The
+server handles one request at a time; together with a worker on its host it has one share of a
+core.
 """
 
 from __future__ import annotations
@@ -19,23 +20,27 @@ from laggard.analysis.replay.simulation.simulation_input import SimulationInput,
 
 
 class SimulatedServerRule(Protocol):
-    """When a gradient counts, and who goes on."""
+    """Rule that decides when a gradient counts and which ranks continue."""
 
     def push(
         self, rank: int, step: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """A rank's gradient of a step has come: which (rank, step) count now, and which ranks begin
-        which steps.
+        """Handle the arrival of a rank's gradient of a step.
+
+        Returns:
+            The (rank, step) of the gradients that count now, and the (rank, step) that may begin.
         """
 
 
 class SimulatedStalenessRule:
-    """Nobody is more than `staleness` steps ahead of the slowest (Ho et al., NIPS 2013); 0 is a
-    parameter server in step, None waits for nobody.
+    """Rule under which no rank is more than `staleness` steps ahead of the slowest.
+
+    The rule is that of Ho et al., NIPS 2013. With 0 it is a synchronous parameter server; with
+    None no rank waits.
 
     Args:
         world: number of ranks.
-        staleness: the bound.
+        staleness: largest lead in steps.
     """
 
     def __init__(self, world: int, staleness: int | None) -> None:
@@ -46,10 +51,11 @@ class SimulatedStalenessRule:
     def push(
         self, rank: int, step: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """See `SimulatedServerRule`."""
+        """Handle the arrival of a gradient; see `SimulatedServerRule`."""
         self._next[rank] = step + 1
         self._waiting.add(rank)
         self._pending.append((rank, step))
+        # A gradient counts, and a rank continues, below this step number.
         bound = float("inf") if self._staleness is None else min(self._next) + self._staleness
         count = [each for each in self._pending if each[1] < bound]
         self._pending = [each for each in self._pending if each[1] >= bound]
@@ -59,12 +65,13 @@ class SimulatedStalenessRule:
 
 
 class SimulatedBackupRule:
-    """Every step takes the first gradients that come, and drops those of the `backups` slowest
-    (Chen et al. 2016).
+    """Rule under which each step takes the first gradients and drops the `backups` slowest.
+
+    The rule is that of Chen et al. 2016.
 
     Args:
         world: number of ranks.
-        backups: ranks that a step does not wait for.
+        backups: number of ranks that a step does not wait for.
     """
 
     def __init__(self, world: int, backups: int) -> None:
@@ -74,7 +81,8 @@ class SimulatedBackupRule:
     def push(
         self, rank: int, step: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """See `SimulatedServerRule`."""
+        """Handle the arrival of a gradient; see `SimulatedServerRule`."""
+        # A late gradient is dropped, and its rank continues with the present step.
         if step < self._step:
             return (), [(rank, self._step)]
         self._on_model.append(rank)
@@ -86,7 +94,7 @@ class SimulatedBackupRule:
 
 
 def simulate_server(sim_input: SimulationInput, rule: SimulatedServerRule) -> SimulationResult:
-    """Plays a training until as many samples count as in the run."""
+    """Simulate a training until as many samples count as in the run."""
     training = _ServerSimulation(sim_input, rule)
     training.run()
     return SimulationResult(training.loop.now_s, training.loop.now_s, tuple(training.steps))
@@ -102,6 +110,7 @@ class _ServerSimulation:
         host_index = (
             sim_input.hosts.index(sim_input.server) if sim_input.server in sim_input.hosts else None
         )
+        # A server on a host of its own has constant speed: the run has no record of that host.
         self._server = (
             Processor(self.loop, create_constant_duration(0.0))
             if host_index is None
@@ -127,7 +136,7 @@ class _ServerSimulation:
         self._flows.send(sim_input.hosts[rank], sim_input.server, sim_input.message_bytes, come)
 
     def _serve(self, seconds: float, on_done: Action) -> None:
-        """The server does one thing after the other."""
+        """Queue a request, since the server handles one at a time."""
         self._to_serve.append((seconds, on_done))
         if not self._is_serving:
             self._serve_next()
@@ -153,6 +162,8 @@ class _ServerSimulation:
         answers = [
             (self._input.server_packing_s, partial(self._send_model, *each)) for each in go_on
         ]
+        # The update and the answers go before the requests that already wait. `extendleft`
+        # reverses its argument.
         self._to_serve.extendleft(reversed([(applying_s, _do_nothing), *answers]))
 
     def _send_model(self, rank: int, step: int) -> None:
@@ -169,4 +180,4 @@ class _ServerSimulation:
 
 
 def _do_nothing() -> None:
-    """What follows from an update that nobody waits for."""
+    """Do nothing: no request waits for the end of an update."""

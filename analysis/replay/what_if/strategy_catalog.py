@@ -1,4 +1,4 @@
-"""The strategies that another run can be imagined under, with their parameters and their rules."""
+"""Strategies that can be simulated, with their parameters and rules."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ Value = int | str
 Values = Mapping[str, Value]
 
 ALL_REDUCE_STRATEGIES = frozenset({"allreduce", "local_sgd", "diloco"})
-"""Strategies in whose runs all ranks make all-reduces of what the model has, by the same
-library."""
+"""Strategies whose ranks all-reduce the whole model with the same library, so that the measured
+all-reduces of one are valid for the others."""
 
 
 @dataclass(frozen=True)
 class _StrategyKind:
-    """What there is to know of a strategy: its parameters as they are unless told otherwise, and
-    how it is played.
+    """Strategy that can be simulated.
+
+    Attributes:
+        defaults: parameters with their default values.
+        simulate: function of the input, the integer parameters and True for a complete graph.
     """
 
     defaults: Values
     simulate: Callable[[SimulationInput, Mapping[str, int], bool], SimulationResult]
 
 
+# Defaults must equal those of the strategies' parameters in `workload.yaml`.
 _BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "max_iteration_gap": 8}
 _KINDS: Mapping[str, _StrategyKind] = {
     "allreduce": _StrategyKind({}, lambda sim_input, _, __: simulate_all_reduce(sim_input, 1)),
@@ -100,17 +104,18 @@ _KINDS: Mapping[str, _StrategyKind] = {
         {}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()
     ),
 }
+# Smallest values of parameters; all others start at 0.
 _MIN_VALUES = {"steps": 1, "tier_steps": 1, "wan_steps": 1, "group": 2, "max_iteration_gap": 1}
 STRATEGIES = tuple(_KINDS)
 
 
 @dataclass(frozen=True)
 class AlternativeStrategy:
-    """A strategy to imagine a run under.
+    """Strategy under which a run is simulated.
 
     Attributes:
         name: one of `STRATEGIES`.
-        parameters: as in `workload.yaml`; those that are not given are its defaults there.
+        parameters: parameters as in `workload.yaml`; absent ones have the defaults of that file.
     """
 
     name: str
@@ -119,14 +124,15 @@ class AlternativeStrategy:
     def __post_init__(self) -> None:
         if self.name not in _KINDS:
             raise InputError(
-                f"{self.name}: no strategy that can be played — those are {', '.join(STRATEGIES)}"
+                f"{self.name} is no strategy that can be simulated — use one of"
+                f" {', '.join(STRATEGIES)}"
             )
         known = _KINDS[self.name].defaults
         for name, value in self.parameters.items():
             if name not in known:
                 label = ", ".join(known) or "none"
                 raise InputError(
-                    f"{self.name}: {name} is no parameter that its time depends on — those are"
+                    f"{self.name}: its duration does not depend on a parameter {name} — use one of"
                     f" {label}"
                 )
             self._check(name, value, known[name])
@@ -134,26 +140,26 @@ class AlternativeStrategy:
     def _check(self, name: str, value: Value, default: Value) -> None:
         if isinstance(default, str):
             if value not in ("ring", "complete"):
-                raise InputError(f"{self.name}: {name} {value} is no graph — give ring or complete")
+                raise InputError(f"{self.name}: {name} is {value} and must be ring or complete")
             return
         least = _MIN_VALUES.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(
-                f"{self.name}: {name} {value} — give a whole number of {least} or more"
+                f"{self.name}: {name} is {value} and must be an integer of at least {least}"
             )
 
     @property
     def settings(self) -> Values:
-        """All parameters."""
+        """Return all parameters, given and default ones."""
         return {**_KINDS[self.name].defaults, **self.parameters}
 
     @property
     def label(self) -> str:
-        """Name and parameters, for people."""
+        """Return name and parameters as text."""
         return ", ".join([self.name, *(f"{name} {value}" for name, value in self.settings.items())])
 
     def simulate(self, sim_input: SimulationInput) -> SimulationResult:
-        """Plays it."""
+        """Simulate the training of a run under this strategy."""
         numbers = {name: value for name, value in self.settings.items() if isinstance(value, int)}
         return _KINDS[self.name].simulate(
             sim_input, numbers, self.settings.get("graph") == "complete"

@@ -1,9 +1,9 @@
-"""What if a run had trained by another strategy: how long the same work would have taken.
+"""Estimated duration of the same work under other strategies.
 
-*The same work* is as many samples, in steps of as many for each worker: for strategies in lockstep
-the same number of steps of the whole, for others as many samples learnt from by all together,
-whoever learns from them. It is not the same accuracy: how many samples a strategy needs for that,
-no replay can say.
+*The same work* is the same number of samples, in steps of the same size for each worker.
+Strategies in lockstep take the same number of global steps. With other strategies all ranks
+together process as many samples, in any division among the ranks. It is not the same accuracy: no
+replay can tell how many samples a strategy needs for that.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from laggard.core.span_schema import Lane, Phase
 
 @dataclass(frozen=True)
 class DeploymentInfo:
-    """What a run's tables do not tell of its continuum.
+    """Facts about the continuum that a run's tables do not contain.
 
     Attributes:
-        bottlenecks: rates that several ways share.
-        server: the host that a server would be on; None: that of rank 0.
-        server_share: of a core, that the server's host has; None: as rank 0's, or that of a worker
-            there.
+        bottlenecks: rates that several links share.
+        server: host on which a server would run; None means the host of rank 0.
+        server_share: share of one core that the server's host has; None means that of the worker
+            on that host, or else of rank 0.
     """
 
     bottlenecks: tuple[Bottleneck, ...] = ()
@@ -61,15 +61,15 @@ class DeploymentInfo:
 
 @dataclass(frozen=True)
 class StrategyEstimate:
-    """How long the same work would have taken by another strategy.
+    """Estimated duration of the same work under one strategy.
 
     Attributes:
-        strategy: which.
-        makespan_s: virtual seconds; None where the run does not tell.
-        steps: that each rank would have taken.
-        extrapolated_s: of the makespan, what lies behind the end of the run, where no time is known
-            to be slow.
-        failure_reason: why the run does not tell, as a sentence.
+        strategy: the strategy.
+        makespan_s: virtual seconds; None if the run has too little information.
+        steps: number of steps that each rank would have taken.
+        extrapolated_s: seconds of the makespan after the end of the run, where no slow period is
+            known.
+        failure_reason: reason for a missing makespan, as a sentence.
     """
 
     strategy: AlternativeStrategy
@@ -84,15 +84,15 @@ def estimate_strategies(
     others: Sequence[AlternativeStrategy] | None = None,
     deployment: DeploymentInfo | None = None,
 ) -> tuple[StrategyEstimate, ...]:
-    """How long the same work would have taken by other strategies.
+    """Estimate the duration of the same work under other strategies.
 
     Args:
-        run: of any strategy that can be replayed.
-        others: which; all there are, with their defaults, when absent.
-        deployment: what else is known of the continuum.
+        run: run of any strategy that can be replayed.
+        others: strategies to estimate; all strategies with their defaults when absent.
+        deployment: further facts about the continuum.
 
     Raises:
-        RunFolderError: the run does not tell what its workers computed or sent.
+        RunFolderError: the run does not record the work or the messages of its workers.
     """
     known = deployment or DeploymentInfo()
     inputs = _InputBuilder(run, known)
@@ -112,18 +112,18 @@ def _estimate_strategy(inputs: _InputBuilder, other: AlternativeStrategy) -> Str
 
 
 class _InputBuilder:
-    """The scene of each strategy: what most have in common is worked out once."""
+    """Builder of simulation inputs; parts that strategies share are computed once."""
 
     def __init__(self, run: RunData, known: DeploymentInfo) -> None:
         if run.record is not None and run.record.origin is not None:
             raise RunFolderError(
-                f"{run.folder}: a trace of another tool does not say what its workers sent, so no"
-                " other strategy can be played with it"
+                f"{run.folder}: a trace of another tool does not record what its workers sent, so"
+                " other strategies cannot be simulated from it"
             )
         if len(run.steps) > MAX_REPLAYED_STEPS:
             raise RunFolderError(
-                f"{run.folder}: all workers together took {len(run.steps)} steps, and up to"
-                f" {MAX_REPLAYED_STEPS} are played — record fewer"
+                f"{run.folder}: the workers took {len(run.steps)} steps in total, and at most"
+                f" {MAX_REPLAYED_STEPS} can be simulated — record a shorter run"
             )
         self._run, self._replay = run, build_replay(run)
         self._name = run.record.strategy.name if run.record is not None else "allreduce"
@@ -145,12 +145,14 @@ class _InputBuilder:
         self._shared = known.bottlenecks
 
     def build_input(self, other: AlternativeStrategy) -> SimulationInput:
-        """What a strategy is played with.
+        """Return the simulation input of a strategy.
 
         Raises:
-            RunFolderError: the run does not tell of the links that it would use.
+            RunFolderError: the run does not record the links that the strategy would use.
         """
         part = self._replay.analysis
+        # If both strategies all-reduce the whole model, the measured all-reduces are used and no
+        # model of the network is needed.
         if (
             other.name in ALL_REDUCE_STRATEGIES
             and self._name in ALL_REDUCE_STRATEGIES
@@ -169,10 +171,12 @@ class _InputBuilder:
 
 
 def message_bytes(run: RunData) -> float:
-    """Bytes of a run's model, or of all its gradients, which are as many but for buffers.
+    """Return the size of a run's model in bytes.
+
+    The size of all gradients is the same, except for buffers.
 
     Raises:
-        RunFolderError: what was sent was something else.
+        RunFolderError: the messages of the run are not whole models or gradients.
     """
     strategy = run.record.strategy if run.record is not None else None
     name, parameters = (
@@ -180,8 +184,8 @@ def message_bytes(run: RunData) -> float:
     )
     if parameters.get("compress") is not None:
         raise RunFolderError(
-            f"{run.folder}: its workers sent less than their models (compress), so other"
-            " strategies' messages are not known"
+            f"{run.folder}: its workers sent compressed models (compress), so the size of other"
+            " strategies' messages is unknown — use a run without compression"
         )
     spans = run.spans
     carrying = (spans.phase == Phase.COMM.code) & (spans.bytes > 0)
@@ -190,11 +194,13 @@ def message_bytes(run: RunData) -> float:
         sizes = spans.bytes[carrying & (spans.lane == Lane.BACKGROUND)]
     if name not in STRATEGIES or not len(sizes):
         raise RunFolderError(
-            f"{run.folder}: the spans of {name} do not say how large its model is, so no other"
-            " strategy can be played with it"
+            f"{run.folder}: the spans of {name} do not record the size of its model, so other"
+            " strategies cannot be simulated from it"
         )
+    # Smaller messages, such as buffers, are not whole models.
     whole = float(np.median(sizes[sizes >= sizes.max() / 2]))
     group = parameters.get("group")
+    # A ring average of n ranks sends 2 (n - 1) / n of the model per rank.
     if name == "partial_reduce" and isinstance(group, int):
         return whole * group / (2 * (group - 1))
     if name in ("gossip", "hop"):
@@ -214,8 +220,10 @@ def _measure_pauses(part: LockstepAnalysis) -> Mapping[int, float]:
 def _measure_exchange(
     part: LockstepAnalysis, *, whole_step: bool
 ) -> tuple[RecordedDurations, tuple[float, ...]]:
-    """The all-reduces of all ranks: the dearest of each step, or all that DDP does in one; and how
-    much later than the middle one each rank was through.
+    """Return the durations of all-reduces of all ranks, and each rank's delay after the median one.
+
+    The durations are those of the most expensive all-reduce of each step, or of all that DDP makes
+    in a step.
     """
     timeline, transfers = part.timeline, part.transfers
     of_all = ~timeline.pause & timeline.member.all(axis=1)
@@ -238,7 +246,7 @@ def _measure_exchange(
 def _find_slow_periods(
     run: RunData, replay: RunReplay, hops: Mapping[tuple[str, str], NetworkHop]
 ) -> tuple[SlowPeriod, ...]:
-    """When links were slower than usual, as far as the analysis found it."""
+    """Return the periods in which links were slower than usual, from the causes that were found."""
     causes = [cause for cause in replay.causes if cause.spec.uses_links and cause.kind == "dynamic"]
     require_named_links(causes, run.folder)
     tiers = {host.host: host.tier for host in run.hosts}
@@ -255,8 +263,8 @@ def _find_slow_periods(
             ]
             if not slowed:
                 raise RunFolderError(
-                    f"{run.folder}: {cause.link[0]} to {cause.link[1]} was slow for a while, and is"
-                    " no part of the ring"
+                    f"{run.folder}: the link {cause.link[0]} to {cause.link[1]} was temporarily"
+                    " slow and is not part of the all-reduce ring, so its rate then is unknown"
                 )
             steps = replay.analysis.timeline.steps
             window = get_step_clock(run).window_s(int(steps[cause.first]), int(steps[cause.last]))

@@ -1,4 +1,4 @@
-"""Draws the catalogue and saves it."""
+"""Drawing and saving of all figures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """One figure, drawn for a desk and for a phone.
+    """One figure, drawn for a desktop screen and for a phone.
 
     Attributes:
-        kind: which figure.
-        caption: what to see in it.
-        wide_svg: the one that is also in `figures/`.
-        narrow_svg: the same for a narrow screen.
+        kind: kind of the figure.
+        caption: sentence about its content.
+        wide_svg: SVG document that is also in `figures/`.
+        narrow_svg: SVG document for a narrow screen.
     """
 
     kind: FigureKind
@@ -37,7 +37,7 @@ class DrawnFigure:
 def draw_figure(
     kind: FigureKind, run: RunData, analysis: AnalysisResult, width_in: float = WIDE_IN
 ) -> Figure:
-    """One figure, in the house style, as a notebook shows it."""
+    """Draw one figure in the house style, as a notebook shows it."""
     with house_style():
         return kind.draw(run, analysis, width_in)
 
@@ -45,7 +45,7 @@ def draw_figure(
 def draw_svg(
     kind: FigureKind, run: RunData, analysis: AnalysisResult, width_in: float = WIDE_IN
 ) -> str:
-    """One figure as an SVG document, in the house style."""
+    """Draw one figure in the house style, as an SVG document."""
     with house_style():
         return to_svg(kind.draw(run, analysis, width_in))
 
@@ -53,16 +53,16 @@ def draw_svg(
 def save_figures(
     run: RunData, analysis: AnalysisResult, folder: Path, kinds: Sequence[FigureKind] = FIGURE_KINDS
 ) -> tuple[DrawnFigure, ...]:
-    """Draws every figure and saves it as `<name>.svg` and `<name>.png`.
+    """Draw every figure and save it as `<name>.svg` and `<name>.png`.
 
     Args:
-        run: the run.
-        analysis: what was found in it.
-        folder: where the files go; made if it is not there.
-        kinds: which figures.
+        run: run to draw.
+        analysis: findings of the run.
+        folder: folder for the files; it is created if needed.
+        kinds: figures to draw.
 
     Returns:
-        The figures as text, for a page that must stand alone.
+        The figures as text, for a self-contained page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return tuple(_save_figure(kind, run, analysis, folder) for kind in kinds)

@@ -1,4 +1,4 @@
-"""One kind of figure: its name, how it is drawn, and the sentence that says what it shows."""
+"""Kind of figure: its name, its drawing function, and its caption."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def is_always_available(_run: RunData, _analysis: AnalysisResult) -> bool:
-    """Return true: every run has this figure."""
+    """Return True, since every run has this figure."""
     return True
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """One figure of the catalogue.
+    """One figure of the registry.
 
     Attributes:
         name: stem of its files.
-        title: its heading in the report.
-        description: what kind of picture it is, for those who cannot see it.
-        draw: draws it at a width in inches.
-        caption: what to see in it, in a sentence.
-        is_available: whether it says something of a run.
+        title: heading in the report.
+        description: alternative text for readers who cannot see it.
+        draw: function that draws it at a width in inches.
+        caption: function that returns a sentence about its content.
+        is_available: function that returns True if a run has data for it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class FigureKind:
 
 
 def has_common_steps(_run: RunData, analysis: AnalysisResult) -> bool:
-    """Whether ranks can be compared step by step, which takes ranks in lockstep."""
+    """Return True if ranks can be compared step by step, which requires lockstep."""
     return analysis.common_steps
 
 

@@ -1,4 +1,4 @@
-"""One step, of median length: what every rank did when, and whom all the others waited for."""
+"""Gantt chart of one step of median length: activity of every rank, and the last arrivals."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_RANKS = 40
+# Kinds whose longest bar is below this share of the step are not drawn.
 NEGLIGIBLE = 2e-3
 _MS = 1e-6
 
 
 @dataclass(frozen=True)
 class GanttBars:
-    """Bars of one colour: rank, start and length in milliseconds after the step began, [N] each."""
+    """Bars of one color: rank, start and length in milliseconds after the step began, [N] each."""
 
     paint: palette.Paint
     rank: IntArray
@@ -46,15 +47,15 @@ class GanttBars:
 
 
 def build_step_bars(spans: SpanColumns, step: int) -> tuple[list[GanttBars], FloatArray]:
-    """What to draw of one step.
+    """Return the bars of one step.
 
     Args:
-        spans: a run's spans.
-        step: which step.
+        spans: spans of a run.
+        step: number of the step.
 
     Returns:
-        Bars by colour, and when the last rank arrived at each collective, in milliseconds after the
-        step began.
+        Bars by color, and the arrival of the last rank at each collective, in milliseconds after
+        the step began.
     """
     rows = spans.where((spans.step == step) & (spans.phase != Phase.EVALUATE.code))
     if not len(rows):
@@ -81,12 +82,13 @@ def build_step_bars(spans: SpanColumns, step: int) -> tuple[list[GanttBars], Flo
 
 
 def find_last_arrival(spans: SpanColumns, step: int) -> int:
-    """The rank that came last to the collective at which the ranks together waited longest; -1
-    where none waited.
+    """Return the rank that arrived last at the collective with the longest total wait.
+
+    The result is -1 if no rank waited.
 
     Args:
-        spans: a run's spans.
-        step: which step.
+        spans: spans of a run.
+        step: number of the step.
     """
     rows = spans.where(
         (spans.step == step) & (spans.phase == Phase.COMM.code) & (spans.lane == Lane.MAIN)
@@ -99,15 +101,16 @@ def find_last_arrival(spans: SpanColumns, step: int) -> int:
     longest = rows.where(
         rows.group == groups[int(np.argmax(np.bincount(instance, weights=waited)))]
     )
+    # The last rank to start the collective is the one that the others waited for.
     return int(longest.rank[int(np.argmax(longest.start_ns))])
 
 
 def draw_gantt(run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
-    """Draws the step.
+    """Draw the step of median length.
 
     Args:
-        run: its spans.
-        analysis: which step is the median one.
+        run: run with spans.
+        analysis: result that determines the median step.
         width_in: width of the figure, in inches.
 
     Returns:
@@ -135,7 +138,7 @@ def draw_gantt(run: RunData, analysis: AnalysisResult, width_in: float) -> Figur
     rest = "" if len(shown) == world else f"\n({len(shown)} of {world} ranks shown)"
     axes.set_xlabel(f"milliseconds since the step began{rest}")
     axes.grid(axis="x")
-    set_title(axes, f"Step {step}, of median length", width_in)
+    set_title(axes, f"Step {step} (median length)", width_in)
     _add_legend(figure, bars, len(arrivals) > 0, 3 if narrow else 5)
     return figure
 
@@ -160,6 +163,7 @@ def _draw_bars(axes: Axes, bars: GanttBars, shown: IntArray) -> None:
     main = bars.lane == Lane.MAIN
     keep = np.isin(bars.rank, shown)
     row = np.searchsorted(shown, bars.rank[keep])
+    # Background transfers are a thin bar below the rank's main bar.
     axes.barh(
         row + (0.0 if main else 0.41),
         bars.length_ms[keep],
@@ -196,7 +200,7 @@ def _add_legend(figure: Figure, bars: list[GanttBars], arrivals: bool, columns: 
 
 
 def write_gantt_caption(run: RunData, analysis: AnalysisResult) -> str:
-    """What the Gantt chart shows."""
+    """Describe the content of the Gantt chart."""
     step = find_median_step(analysis)
     bars, _ = build_step_bars(run.spans.of_steps(step, step), step)
     waited = np.zeros(len(analysis.hosts))
@@ -204,19 +208,19 @@ def write_gantt_caption(run: RunData, analysis: AnalysisResult) -> str:
         if group.paint is WAIT:
             np.add.at(waited, group.rank, group.length_ms / 1000)
     if not waited.any():
-        return f"In step {step}, which took the median time, no rank waited for another."
+        return f"In step {step}, which has the median length, no rank waited for another."
     most, last = int(np.argmax(waited)), find_last_arrival(run.spans.of_steps(step, step), step)
     return (
-        f"In step {step}, which took the median time, {format_host(analysis, most)} waited"
-        f" {format_seconds(float(waited[most]))} (hatched) for the last to arrive; the collective"
-        f" that all together waited for longest began when {format_host(analysis, last)} came."
-        " Ranks begin a step when the one before has ended for them, so not together."
+        f"In step {step}, which has the median length, {format_host(analysis, most)} waited"
+        f" {format_seconds(float(waited[most]))} (hatched) for the last rank to arrive. The"
+        f" collective with the longest total wait began when {format_host(analysis, last)} arrived."
+        " A rank begins a step as soon as its previous one has ended, so starts differ."
     )
 
 
 FIGURE = FigureKind(
     "step_gantt",
-    "One step, close up",
+    "One step in detail",
     "Gantt chart of one step: the phases of every rank as bars on a common time scale.",
     draw_gantt,
     write_gantt_caption,

@@ -1,4 +1,4 @@
-"""Rank x step: how much slower than the fastest class each rank computed, findings outlined."""
+"""Heatmap of each rank's slowdown at each step, relative to the fastest class, with outlines."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 480
 MOST_LABELS = 40
+# Share of the run by which the edges of adjacent rows may differ in one outline.
 SAME_EDGE = 0.03
 _COLORMAP = "YlOrBr"
 _TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0)
@@ -41,7 +42,7 @@ _TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0
 
 @dataclass(frozen=True)
 class FindingOutline:
-    """A box of rows and steps, all inclusive; `whole_run` when it covers the whole run."""
+    """Box of rows and steps, all inclusive; `whole_run` is true if it covers the whole run."""
 
     first_row: int
     last_row: int
@@ -51,10 +52,10 @@ class FindingOutline:
 
 
 def draw_heatmap(run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
-    """Draws the heatmap; the lowest row is the collectives' transfer against its own baseline.
+    """Draw the heatmap; the lowest row is the collectives' transfer relative to its own baseline.
 
     Args:
-        run: where steps get their seconds from.
+        run: run that determines the seconds of steps.
         analysis: slowdowns and findings.
         width_in: width of the figure, in inches.
 
@@ -100,8 +101,9 @@ def draw_heatmap(run: RunData, analysis: AnalysisResult, width_in: float) -> Fig
 
 
 def bin_steps(rows: FloatArray, most: int) -> FloatArray:
-    """Means over equal runs of steps, so that at most `most` columns are drawn; [S, R] in, [<=
-    most, R] out.
+    """Return means over equal groups of steps, so that at most `most` columns are drawn.
+
+    The input has the shape [S, R], the result [<= most, R].
     """
     if len(rows) <= most:
         return rows
@@ -112,7 +114,7 @@ def bin_steps(rows: FloatArray, most: int) -> FloatArray:
 
 
 def select_finding_rows(finding: Finding, analysis: AnalysisResult) -> list[int]:
-    """The heatmap's rows that a finding is outlined on: its rank's, or the collective's."""
+    """Return the heatmap's rows of a finding: that of its rank, or that of the collective."""
     world = len(analysis.hosts)
     if FAMILIES[finding.family].uses_links or finding.rank is None:
         return [world]
@@ -124,12 +126,16 @@ def _height_in(rows: int) -> float:
 
 
 def _find_top_ratio(binned: FloatArray) -> float:
-    """Largest ratio that has a colour of its own: a spike or two do not pale the rest."""
+    """Return the largest ratio with a color of its own.
+
+    It is a quantile, so that single spikes do not make the rest pale.
+    """
     finite = binned[np.isfinite(binned)]
     return max(2.0, float(np.quantile(finite, 0.995))) if finite.size else 2.0
 
 
 def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    # The negations round the division up. The last label, of the links, is always shown.
     every = -(-len(labels) // MOST_LABELS)
     shown: IntArray = np.arange(0, len(labels), every)
     if shown[-1] != len(labels) - 1:
@@ -139,8 +145,9 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def build_outlines(analysis: AnalysisResult) -> list[FindingOutline]:
-    """Boxes around what the answer tells of; neighbouring rows that are slow for the same steps
-    share one.
+    """Return boxes around the reported findings.
+
+    Adjacent rows that are slow in the same steps share one.
     """
     found = sorted(
         (row, finding.first_step, finding.last_step, finding.kind == "deterministic")
@@ -174,7 +181,8 @@ def build_outlines(analysis: AnalysisResult) -> list[FindingOutline]:
 
 
 def _draw_outlines(axes: Axes, analysis: AnalysisResult) -> None:
-    """Solid around what lasts the whole run, dashed around what comes and goes."""
+    """Draw solid outlines for the whole run and dashed ones for temporary findings."""
+    # Short findings in long runs would otherwise be narrower than the line.
     least = (float(analysis.steps[-1]) - float(analysis.steps[0]) + 1) / 200
     for box in build_outlines(analysis):
         corner = (box.first_step - 0.5, box.first_row - 0.44)
@@ -186,7 +194,7 @@ def _draw_outlines(axes: Axes, analysis: AnalysisResult) -> None:
 
 
 def _add_seconds_axis(axes: Axes, clock: StepClock, edges: tuple[float, float]) -> None:
-    """A second scale: seconds since the first step."""
+    """Add a second scale with the seconds since the first step."""
     if len(clock.steps) < 2:
         return
     top = axes.twiny()
@@ -221,30 +229,30 @@ def _set_ratio_ticks(bar: Colorbar, top: float) -> None:
 
 
 def write_heatmap_caption(_run: RunData, analysis: AnalysisResult) -> str:
-    """What the heatmap shows."""
+    """Describe the content of the heatmap."""
     if not analysis.stragglers and len(analysis.steps) < 2 * MIN_STEPS:
         return (
-            "Darker is slower, against what the fastest hosts usually take;"
-            f" {format_count(len(analysis.steps), 'step')} of a run are too few to call anybody"
-            " slow."
+            "Darker is slower, relative to the usual time of the fastest hosts. The run has"
+            f" {format_count(len(analysis.steps), 'step')}, which is too few to detect a"
+            " straggler."
         )
     if not analysis.stragglers:
         return (
-            "Rows are pale where a rank computes as fast as the fastest hosts usually do; single"
-            " dark cells are noise, a dark first few steps the warm-up, and no row is dark for long"
+            "Pale cells mean that a rank computes as fast as the fastest hosts usually do. Single"
+            " dark cells are noise, and dark first steps are the warm-up. No row is dark for long"
             " enough to be a straggler."
         )
     return (
-        "Darker is slower, against what the fastest hosts usually take: stragglers are outlined in"
-        " blue, solid if they last the whole run and dashed if they come and go; dark first steps"
-        " are the warm-up. The lowest row is the collectives' transfer against its own usual time,"
-        " so that only what changes on the links darkens it."
+        "Darker is slower, relative to the usual time of the fastest hosts. Stragglers are outlined"
+        " in blue: solid for the whole run, dashed if temporary. Dark first steps are the warm-up."
+        " The lowest row is the collectives' transfer relative to its own usual time, so only"
+        " changes on the links darken it."
     )
 
 
 FIGURE = FigureKind(
     "slowdown_heatmap",
-    "Who was slow, and when",
+    "Slow ranks over time",
     "Heatmap with one row per rank and one for the links, steps from left to right; darker is"
     " slower.",
     draw_heatmap,

@@ -1,4 +1,4 @@
-"""Loss and accuracy over time, with the intervals in which a straggler came and went."""
+"""Loss and accuracy over time, with the intervals of temporary stragglers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Points that a curve has at most, and evaluations up to which each has a marker.
 MOST_POINTS = 400
 MOST_MARKS = 120
 _BAND = "#E69F00"
 
 
 def draw_progress(run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
-    """Draws accuracy above loss, on one time scale.
+    """Draw accuracy above loss, on one time scale.
 
     Args:
-        run: loss and accuracy per step.
-        analysis: findings, shaded.
+        run: run with loss and accuracy per step.
+        analysis: findings to shade.
         width_in: width of the figure, in inches.
 
     Returns:
@@ -67,16 +68,16 @@ def draw_progress(run: RunData, analysis: AnalysisResult, width_in: float) -> Fi
 
 
 def has_progress(run: RunData, _analysis: AnalysisResult) -> bool:
-    """Whether a run recorded loss or accuracy; another tool's trace does not."""
+    """Return True if a run recorded loss or accuracy; another tool's trace does not."""
     return any(len(when) for when, _ in get_curves(run))
 
 
 Curve = tuple[FloatArray, FloatArray]
-"""Seconds, and a value at each."""
+"""Times in seconds, and a value at each."""
 
 
 def get_curves(run: RunData) -> tuple[Curve, Curve]:
-    """Accuracy and loss over time, worked out once."""
+    """Return accuracy and loss over time, which are computed once."""
     return run.memoize(_build_curves)
 
 
@@ -87,17 +88,19 @@ def _build_curves(run: RunData) -> tuple[Curve, Curve]:
 
 
 def build_accuracy_curve(steps: StepColumns) -> Curve:
-    """Seconds and accuracy of every evaluation, in order of time."""
+    """Return the time in seconds and the accuracy of every evaluation, in order of time."""
     rows = concatenate_tables([part.where(np.isfinite(part.accuracy)) for part in steps.parts()])
-    # One evaluation of ranks in lockstep stands at all of them.
+    # Ranks in lockstep all record the same evaluation; it counts once.
     _, first = np.unique(np.column_stack([rows.step, rows.accuracy]), axis=0, return_index=True)
     rows = rows.where(first[np.argsort(rows.end_ns[first], kind="stable")])
     return rows.end_ns / NS_PER_S, rows.accuracy
 
 
 def build_loss_curve(steps: StepColumns, *, asynchronous: bool = False) -> Curve:
-    """Seconds and loss (mean over ranks, weighted by samples), averaged over runs of steps, or of
-    moments, where there are many.
+    """Return times in seconds and the loss as a mean over ranks, weighted by samples.
+
+    Long series are averaged over groups of consecutive steps, or of consecutive records of
+    asynchronous ranks.
     """
     if asynchronous:
         weight, seconds, loss = _sum_weighted(steps, asynchronous=True)
@@ -111,8 +114,10 @@ def build_loss_curve(steps: StepColumns, *, asynchronous: bool = False) -> Curve
 
 
 def _sum_weighted(steps: StepColumns, *, asynchronous: bool = False) -> FloatArray:
-    """Samples, and their sums of seconds and of losses, by step, or by moment: [3, N]."""
+    """Return samples and their sums of seconds and losses, per step or record, [3, N]."""
     rows = steps.where(np.isfinite(steps.loss) & (steps.samples > 0))
+    # Asynchronous ranks share no steps: each record is its own place, in order of time. The double
+    # argsort turns times into positions.
     place = (
         np.argsort(np.argsort(rows.end_ns, kind="stable"), kind="stable")
         if asynchronous
@@ -132,7 +137,7 @@ def _plot_accuracy(axes: Axes, when: FloatArray, accuracy: FloatArray) -> None:
 
 
 def _thin_points(when: FloatArray, values: FloatArray) -> Curve:
-    """As many points as can be told apart, the first and the last among them."""
+    """Return at most `MOST_POINTS` points, with the first and the last among them."""
     if len(when) <= MOST_POINTS:
         return when, values
     chosen = np.linspace(0, len(when) - 1, MOST_POINTS).round().astype(np.int64)
@@ -160,13 +165,14 @@ def _shade_findings(panels: Sequence[Axes], run: RunData, analysis: AnalysisResu
     }
     for number, (start, end) in enumerate(sorted(windows)):
         for axes in panels:
-            label = "a straggler came and went" if number == 0 and axes is panels[0] else None
+            # One label is enough for the legend.
+            label = "temporary straggler" if number == 0 and axes is panels[0] else None
             axes.axvspan(start, end, color=_BAND, alpha=0.25, linewidth=0, label=label)
     return bool(windows)
 
 
 def write_progress_caption(run: RunData, _analysis: AnalysisResult) -> str:
-    """What the learning curves show."""
+    """Describe the content of the learning curves."""
     (when, accuracy), (loss_when, loss) = get_curves(run)
     if len(when):
         best = int(np.argmax(accuracy))
@@ -184,7 +190,7 @@ def write_progress_caption(run: RunData, _analysis: AnalysisResult) -> str:
 
 FIGURE = FigureKind(
     "progress",
-    "What the training achieved",
+    "Training progress",
     "Two line charts over time: accuracy of every evaluation, and training loss.",
     draw_progress,
     write_progress_caption,

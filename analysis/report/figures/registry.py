@@ -1,4 +1,4 @@
-"""The figures of a report, in their order: one line each."""
+"""Registry of the report's figures in their order, one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ECDF of the time of a step, and of what each tier computes in one."""
+"""ECDF of the time of a step, and of each tier's compute time in it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# More points cannot be distinguished at the figure's width, and enlarge the SVG.
 MOST_POINTS = 800
 MOST_RANK_LINES = 6
 
 
 def draw_step_ecdf(_run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
-    """Draws one curve per tier (per rank where there is only one tier and few ranks) and one for
-    the whole step.
+    """Draw one curve per tier and one for the whole step.
+
+    With one tier and few ranks, each rank has a curve.
 
     Args:
-        _run: not needed; every figure is drawn from the same arguments.
+        _run: unused; every figure has the same arguments.
         analysis: step and compute times.
         width_in: width of the figure, in inches.
 
@@ -58,13 +60,13 @@ def draw_step_ecdf(_run: RunData, analysis: AnalysisResult, width_in: float) -> 
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
     _set_log_seconds_axis(axes)
     axes.grid()
-    set_title(axes, "How long a step takes, and how much of it is compute", width_in)
+    set_title(axes, "Time of a step, and compute time in it", width_in)
     figure.legend(loc="outside lower center", ncols=2 if narrow else 4)
     return figure
 
 
 def build_compute_groups(analysis: AnalysisResult) -> list[tuple[str, list[int]]]:
-    """The curves: label and ranks of each."""
+    """Return the label and the ranks of each curve."""
     tiers = list_tiers(analysis.hosts)
     if len(tiers) == 1 and len(analysis.hosts) <= MOST_RANK_LINES:
         return [(label, [rank]) for rank, label in enumerate(format_rank_labels(analysis.hosts))]
@@ -73,8 +75,9 @@ def build_compute_groups(analysis: AnalysisResult) -> list[tuple[str, list[int]]
 
 
 def compute_ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Sorted positive values and the share of values not above each; long ones thinned to
-    quantiles.
+    """Return sorted positive values and the share of values up to each.
+
+    Long series are thinned to quantiles.
     """
     flat = np.sort(values[np.isfinite(values) & (values > 0)].ravel())
     if not flat.size:
@@ -87,9 +90,7 @@ def compute_ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _to_step_curve(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The curve as steps, from no step at all on: of a few steps too it shows what share took how
-    long.
-    """
+    """Return the curve as steps that begin at 0, so that it is readable even for few values."""
     rises = np.repeat(y, 2)
     return np.repeat(x, 2), np.concatenate([[0.0], rises[:-1]]) if len(y) else rises
 
@@ -98,6 +99,7 @@ def _set_log_seconds_axis(axes: Axes) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     decades = np.log10(high / low)
+    # On a wide range only powers of ten have room for a label.
     digits = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=digits))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 1000:g}"))
@@ -106,7 +108,7 @@ def _set_log_seconds_axis(axes: Axes) -> None:
 
 
 def write_step_ecdf_caption(_run: RunData, analysis: AnalysisResult) -> str:
-    """What the distribution shows."""
+    """Describe the content of the distribution."""
     slowest = analysis.step_s.max(axis=1)
     middle, late = (float(q) for q in np.quantile(slowest, [0.5, 0.95]))
     text = (
@@ -119,15 +121,15 @@ def write_step_ecdf_caption(_run: RunData, analysis: AnalysisResult) -> str:
     }
     fast, slow = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
     if len(medians) < 2 or medians[fast] <= 0:
-        return text + "; a steep curve is an even one."
+        return text + "; a steep curve means even steps."
     ratio = format_ratio(medians[slow] / medians[fast])
     return f"{text}; in the median step, {slow} computes {ratio} as long as {fast}."
 
 
 FIGURE = FigureKind(
     "step_ecdf",
-    "How even the steps were",
-    "Cumulative distribution of the time of a step and of each tier's compute in it.",
+    "Distribution of step times",
+    "Cumulative distribution of the time of a step and of each tier's compute time in it.",
     draw_step_ecdf,
     write_step_ecdf_caption,
     has_common_steps,

@@ -1,5 +1,6 @@
-"""Where every rank's time went, as stacked bars that add up to the makespan plus the pauses for
-evaluation.
+"""Time split of every rank, as stacked bars.
+
+They add up to the makespan plus the pauses for evaluation.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_BARS = 40
+# Parts below this share of the total are not drawn, and have no entry in the legend.
 NEGLIGIBLE = 2e-3
 
 
 def draw_time_split(_run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
-    """Draws one bar per rank; of very many ranks, evenly chosen ones.
+    """Draw one bar per rank; of very many ranks, evenly spaced ones.
 
     Args:
-        _run: not needed; every figure is drawn from the same arguments.
-        analysis: the time split.
+        _run: unused; every figure has the same arguments.
+        analysis: result with the time split.
         width_in: width of the figure, in inches.
 
     Returns:
@@ -66,13 +68,14 @@ def draw_time_split(_run: RunData, analysis: AnalysisResult, width_in: float) ->
     labels = format_rank_labels(analysis.hosts, 20 if narrow else 26)
     axes.set_yticks(np.arange(len(shown)), [labels[i] for i in shown])
     axes.tick_params(axis="y", length=0)
+    # Reversed limits put the first rank on top.
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.01)
     axes.set_xlabel(
         "seconds" if len(shown) == world else f"seconds\n({len(shown)} of {world} ranks shown)"
     )
     axes.grid(axis="x")
-    set_title(axes, "Where every rank's time went", width_in)
+    set_title(axes, "Time split of every rank", width_in)
     figure.legend(loc="outside lower center", ncols=2 if narrow else 9)
     return figure
 
@@ -93,13 +96,13 @@ def _list_parts(analysis: AnalysisResult) -> list[tuple[palette.Paint, FloatArra
 
 
 def write_time_split_caption(_run: RunData, analysis: AnalysisResult) -> str:
-    """What the time split shows."""
+    """Describe the content of the time split."""
     split = analysis.time_split
     least = int(np.argmin(split.wait_s))
     most = int(np.argmax(split.wait_s))
     total = float(split.total_s[most])
     if total <= 0 or (split.wait_s[most] - split.wait_s[least]) / total < 0.02:
-        return "Every rank waits about as long as every other: nobody in particular is waited for."
+        return "All ranks wait about equally long: no rank makes the others wait."
     if not analysis.common_steps:
         return (
             f"{format_host(analysis, most)} waits for others"
@@ -109,16 +112,16 @@ def write_time_split_caption(_run: RunData, analysis: AnalysisResult) -> str:
         f"{format_host(analysis, most)} waits for the others"
         f" {format_percent(float(split.wait_s[most]) / total)} of the time;"
         f" {format_host(analysis, least)} waits least"
-        f" ({format_percent(float(split.wait_s[least]) / total)}): who waits least is who is waited"
-        " for."
+        f" ({format_percent(float(split.wait_s[least]) / total)}). The rank that waits least makes"
+        " the others wait."
     )
 
 
 FIGURE = FigureKind(
     "time_split",
-    "Where the time went",
+    "Time split by rank",
     "Stacked bars, one per rank: seconds of fetching, preparing, computing, transfers within a"
-    " tier and across tiers, waiting, and the rest.",
+    " tier and between tiers, waiting, and the rest.",
     draw_time_split,
     write_time_split_caption,
     is_always_available,

@@ -1,5 +1,6 @@
-"""What every rank did, from the first step to the end: the picture that a report lets one zoom
-into, where scripts run.
+"""Timeline of every rank's activity, from the first step to the end.
+
+In the report a zoomable version replaces the picture if scripts can run.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 _COLUMNS = 720
+# Columns that a step needs to show its phases, and steps that a column mixes otherwise.
 _STEP_COLUMNS = 12
 _STEPS_MIXED = 2
 _ROW_PIXELS = 20
@@ -51,12 +53,13 @@ _STRIP_PIXELS = 3
 
 
 def draw_timeline(run: RunData, analysis: AnalysisResult, width_in: float) -> Figure:
-    """Draws the whole run, one row per rank; of very many ranks, those found slow and evenly chosen
-    others.
+    """Draw the whole run, one row per rank.
+
+    Of very many ranks, slow ones and evenly spaced others are shown.
 
     Args:
-        run: its spans.
-        analysis: what is outlined.
+        run: run with spans.
+        analysis: findings to outline.
         width_in: width of the figure, in inches.
 
     Returns:
@@ -74,7 +77,7 @@ def draw_timeline(run: RunData, analysis: AnalysisResult, width_in: float) -> Fi
     columns = _COLUMNS // 2 if narrow else _COLUMNS
     cells = choose_cell_count(analysis, end_s, columns)
     shares = activity.compute_shares(shown, 0.0, activity.end_ns, cells)
-    # Wide cells are several pixels wide, so that the hatches are fine.
+    # Cells are repeated to several pixels, so that hatches stay fine in wide cells.
     pixels = paint_shares(activity, np.repeat(shares, -(-columns // cells), axis=0))
     axes.imshow(
         pixels,
@@ -89,19 +92,20 @@ def draw_timeline(run: RunData, analysis: AnalysisResult, width_in: float) -> Fi
     axes.tick_params(axis="y", length=0)
     rest = "" if len(shown) == world else f"\n({len(shown)} of {world} ranks shown)"
     axes.set_xlabel(f"seconds since the first step{rest}")
-    set_title(axes, "What every rank did, and when", width_in)
+    set_title(axes, "Activity of every rank over time", width_in)
     _add_legend(figure, activity, marks, 2 if narrow else 6)
     return figure
 
 
 def choose_cell_count(analysis: AnalysisResult, end_s: float, most: int) -> int:
-    """How many columns show the phases of steps where there is room for them, and else mix whole
-    steps, so that nothing flickers.
+    """Return a number of columns that shows the phases of steps, if there is room for them.
+
+    Otherwise each column mixes whole steps, so that the picture does not flicker.
 
     Args:
-        analysis: how long steps took.
+        analysis: result with the length of steps.
         end_s: length of the run.
-        most: number of columns that can be told apart.
+        most: number of columns that can be distinguished.
     """
     steps = end_s / max(compute_median_step_s(analysis), 1e-9)
     return (
@@ -110,15 +114,15 @@ def choose_cell_count(analysis: AnalysisResult, end_s: float, most: int) -> int:
 
 
 def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
-    """Shares as stacked colors.
+    """Return shares as stacked colors.
 
     Args:
-        activity: what the shares are of.
-        shares: [cells, R, series].
+        activity: activity that the shares belong to.
+        shares: shares of time, [cells, R, series].
 
     Returns:
-        An image, [R * pixels of a row, cells, 3]; waiting and pauses are hatched, what nothing is
-        known of is white.
+        An image, [R * pixels of a row, cells, 3]. Waits and pauses are hatched, and time without a
+        record is white.
     """
     cells, rows, _ = shares.shape
     kinds = len(activity.kinds)
@@ -130,6 +134,7 @@ def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
     image = np.ones((rows, _ROW_PIXELS, cells, 3))
     for row in range(rows):
         stacked = np.cumsum(shares[:, row, :kinds], axis=1)
+        # A pixel has the first kind whose cumulative share exceeds its height.
         kind = (stacked[None] <= height[:, None, None] + 1e-9).sum(axis=2)
         colors = ink[kind]
         colors[hatched[kind] & ((x + y) % 5 == 0)] = to_rgb(palette.HATCH)
@@ -143,7 +148,7 @@ def paint_shares(activity: RankActivity, shares: FloatArray) -> Pixels:
 
 
 def _draw_outlines(axes: Axes, marks: tuple[CauseMark, ...], shown: IntArray, end_s: float) -> None:
-    """Solid around ranks that are slow for the whole run, dashed around what comes and goes."""
+    """Draw solid outlines for the whole run and dashed ones for temporary slowness."""
     for mark in marks:
         width = max(mark.last_s - mark.first_s, end_s / 200)
         for first, last in group_rows(mark.ranks, shown):
@@ -174,7 +179,7 @@ def _add_legend(
         )
         for p in paints
     ]
-    for whole_run, label in ((True, "slow for the whole run"), (False, "slow for a while")):
+    for whole_run, label in ((True, "slow for the whole run"), (False, "temporarily slow")):
         if any(mark.whole_run == whole_run and mark.ranks for mark in marks):
             style = choose_line_style(whole_run=whole_run)
             handles.append(
@@ -186,18 +191,19 @@ def _add_legend(
 
 
 def write_timeline_caption(run: RunData, analysis: AnalysisResult) -> str:
-    """What the timeline shows: what took most of the time, and what a straggler that came and went
-    changed of it.
+    """Describe the content of the timeline.
+
+    The caption names the largest share, and the share that a temporary straggler changes most.
     """
     activity = get_activity(run)
     if not activity.kinds:
-        return "No rank recorded what it did."
+        return "No rank recorded any activity."
     whole = _compute_mix(activity, 0.0, activity.end_ns)
     most = int(np.argmax(whole))
     text = (
-        "A row is a rank and time goes to the right; the colors of a column are the shares of"
-        f" what the rank did then. {activity.kinds[most].label.capitalize()} takes most of all"
-        f" ranks' time ({format_percent(float(whole[most]))})"
+        "A row is a rank, and time runs to the right; the colors of a column are the shares of"
+        f" the rank's activities. {activity.kinds[most].label.capitalize()} has the largest share"
+        f" of all ranks' time ({format_percent(float(whole[most]))})"
     )
     passing = next((mark for mark in build_marks(run, analysis) if not mark.whole_run), None)
     if passing is None:
@@ -206,14 +212,14 @@ def write_timeline_caption(run: RunData, analysis: AnalysisResult) -> str:
     changed = int(np.argmax(inside - whole))
     window = f"{format_seconds(passing.first_s)} to {format_seconds(passing.last_s)}"
     return (
-        f"{text}. From {window}, where the dashed outline is, {activity.kinds[changed].label} takes"
-        f" {format_percent(float(inside[changed]))} of it, and"
-        f" {format_percent(float(whole[changed]))} over the whole run."
+        f"{text}. In the dashed outline ({window}), {activity.kinds[changed].label} takes"
+        f" {format_percent(float(inside[changed]))} of the time, compared with"
+        f" {format_percent(float(whole[changed]))} in the whole run."
     )
 
 
 def _compute_mix(activity: RankActivity, first_ns: float, last_ns: float) -> FloatArray:
-    """Shares of all ranks' time in a window, by kind."""
+    """Return the shares of all ranks' time in a window, by kind."""
     mix: FloatArray = activity.compute_shares(activity.ranks, first_ns, last_ns, 1)[0].mean(axis=0)[
         : len(activity.kinds)
     ]
@@ -222,7 +228,7 @@ def _compute_mix(activity: RankActivity, first_ns: float, last_ns: float) -> Flo
 
 FIGURE = FigureKind(
     "timeline",
-    "What every rank did, and when",
+    "Activity of every rank over time",
     "Timeline with one row per rank: the shares of computing, transfers and waiting, from the"
     " first step to the end.",
     draw_timeline,

@@ -1,4 +1,4 @@
-"""The canvas that every figure is drawn on: one style, two widths, no global pyplot state."""
+"""Canvas of every figure: one style, two widths, no global pyplot state."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLE = Path(__file__).with_name("laggard.mplstyle")
+# Widths in inches for a desktop screen and for a phone.
 WIDE_IN = 8.6
 NARROW_IN = 4.0
 NARROW_BELOW_IN = 6.0
@@ -27,38 +28,38 @@ OUTLINE = "#00429d"
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Matplotlib's settings are Laggard's inside, and what they were outside."""
+    """Apply Laggard's matplotlib settings inside the context and restore the others afterwards."""
     with mpl.rc_context(fname=STYLE):
         yield
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure with its own canvas, laid out so that nothing overlaps."""
+    """Return an empty figure with its own canvas and a layout without overlaps."""
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def is_narrow(width_in: float) -> bool:
-    """Whether a figure of this width is meant for a phone."""
+    """Return True if a figure of this width is meant for a phone."""
     return width_in < NARROW_BELOW_IN
 
 
 def set_title(axes: Axes, text: str, width_in: float) -> None:
-    """Titles a figure that must stand alone; on a phone the page's heading says it."""
+    """Set the title of a wide figure; on a phone the page's heading replaces it."""
     if not is_narrow(width_in):
         axes.set_title(text)
 
 
 def to_svg(figure: Figure) -> str:
-    """The figure as an SVG document; the same figure gives the same text."""
+    """Return the figure as an SVG document; equal figures give equal text."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Laggard"})
     return buffer.getvalue()
 
 
 def to_png(figure: Figure) -> bytes:
-    """The figure as a PNG image, for slides and printers that do not take SVG."""
+    """Return the figure as a PNG image, for slides and printers without SVG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "Laggard"})
     return buffer.getvalue()

@@ -9,15 +9,16 @@ import numpy as np
 from laggard.analysis.tables.columns import IntArray
 from laggard.analysis.tables.load_run import RankHost
 
-_LAST_DRAWABLE = (
-    0x24F  # Latin letters, which the style's font has; other scripts may be missing and would warn
-)
+# Last of the Latin letters (Latin Extended-B). The style's font has them; characters of other
+# scripts may be missing, and matplotlib would warn.
+_LAST_DRAWABLE = 0x24F
 ELLIPSIS = "…"
 
 
 def sanitize_label(text: str, longest: int = 26) -> str:
-    """`text` fit for a figure: characters that the font may lack become `?`, the middle of long
-    names goes.
+    """Return text that is suitable for a figure.
+
+    Characters that the font may lack become `?`, and the middle of long names is cut out.
     """
     shown = "".join(c if c.isprintable() and ord(c) <= _LAST_DRAWABLE else "?" for c in text)
     if len(shown) <= longest:
@@ -27,15 +28,18 @@ def sanitize_label(text: str, longest: int = 26) -> str:
 
 
 def select_ranks(world: int, most: int) -> IntArray:
-    """The ranks that get a row of their own: all, or evenly chosen ones with the first and the
-    last.
+    """Return the ranks that get a row of their own.
+
+    These are all ranks, or evenly spaced ones that include the first and the last.
     """
     return np.unique(np.linspace(0, world - 1, min(world, most)).round().astype(np.int64))
 
 
 def select_ranks_including(world: int, most: int, required: Sequence[int]) -> IntArray:
-    """The ranks that get a row of their own where some should have one: of few all, else up to half
-    of `most` wanted ones, and evenly chosen others.
+    """Return the ranks that get a row of their own, with required ones among them.
+
+    Of at most `most` ranks, all are shown. Otherwise up to half of `most` are required ranks and
+    the others are evenly spaced.
     """
     if world <= most:
         return np.arange(world)
@@ -46,12 +50,12 @@ def select_ranks_including(world: int, most: int, required: Sequence[int]) -> In
 
 
 def row_height_in(rows: int) -> float:
-    """Height of one row: many rows are drawn closer together."""
+    """Return the height of one row in inches; many rows are closer together."""
     return 0.29 if rows <= 24 else 0.2
 
 
 def format_rank_labels(hosts: Sequence[RankHost], longest: int = 26) -> list[str]:
-    """One label per rank: its host, with the rank added where several ranks share a host."""
+    """Return one label per rank: its host, with the rank if several ranks share the host."""
     names = [host.host if _is_mostly_drawable(host.host) else f"rank {host.rank}" for host in hosts]
     return [
         sanitize_label(name if names.count(name) == 1 else f"{name} #{host.rank}", longest)
@@ -64,5 +68,5 @@ def _is_mostly_drawable(name: str) -> bool:
 
 
 def list_tiers(hosts: Sequence[RankHost]) -> list[str]:
-    """The tiers, in the order of their first rank."""
+    """Return the tiers, in the order of their first rank."""
     return list(dict.fromkeys(host.tier for host in hosts))

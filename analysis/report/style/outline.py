@@ -1,6 +1,4 @@
-"""Outlines around what was slow: solid where it lasted the whole run, dashed where it came and
-went.
-"""
+"""Outlines around slow parts: solid for the whole run, dashed for temporary slowness."""
 
 from __future__ import annotations
 
@@ -16,22 +14,23 @@ _DASHED = (0.0, (3.0, 1.5))
 
 
 def choose_line_style(*, whole_run: bool) -> tuple[float, tuple[float, ...]]:
-    """Offset and dashes of the line."""
+    """Return the offset and dashes of the line."""
     return _SOLID if whole_run else _DASHED
 
 
 def draw_outline(
     axes: Axes, corner: tuple[float, float], width: float, height: float, *, whole_run: bool
 ) -> None:
-    """Draws one, on a white rim that sets it off from whatever is below; also over the edge of the
-    axes.
+    """Draw an outline on a white rim, which separates it from any background.
+
+    It may extend beyond the edge of the axes.
 
     Args:
-        axes: where.
-        corner: least x and y, in data coordinates.
-        width: along x.
-        height: along y.
-        whole_run: whether it is solid.
+        axes: axes to draw on.
+        corner: smallest x and y, in data coordinates.
+        width: extent along x.
+        height: extent along y.
+        whole_run: if true, the line is solid.
     """
     from matplotlib.patches import Rectangle
 

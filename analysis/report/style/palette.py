@@ -1,5 +1,6 @@
-"""Colours with one meaning each, after Okabe and Ito: told apart by colour-blind readers, and by
-lightness in print.
+"""Colors with one meaning each, after Okabe and Ito.
+
+Color-blind readers can distinguish them, and they differ in lightness in print.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from laggard.core.span_schema import Phase
 
 @dataclass(frozen=True)
 class Paint:
-    """How one kind of time is drawn."""
+    """Appearance of one kind of time."""
 
     label: str
     color: str
@@ -28,7 +29,7 @@ FETCH = Paint("fetch", "#009E73")
 PREP = Paint("prep", "#F0E442")
 OTHER = Paint("other", "#8A929E")
 EVALUATE = Paint("evaluation (outside the clock)", "#FFFFFF", "\\\\\\\\")
-BACKGROUND_TRANSFER = Paint("transfer beside it", "#D55E00")
+BACKGROUND_TRANSFER = Paint("background transfer", "#D55E00")
 
 PHASES: dict[Phase, Paint] = {
     Phase.FETCH: FETCH,

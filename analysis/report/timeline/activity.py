@@ -1,4 +1,4 @@
-"""What every rank was doing when, as shares of time in cells as wide as one likes."""
+"""Activity of every rank over time, as shares of time in cells of any width."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ STACK_ORDER = (
     palette.WAIT,
     palette.EVALUATE,
 )
-"""Kinds of what a rank does one at a time, in the order in which their shares are stacked."""
+"""Kinds of activity of the main lane, which never overlap, in the order of stacking."""
 
 
 @dataclass(frozen=True)
 class BusyIntervals:
-    """When one rank did one thing: starts and ends in order, apart from each other, [N];
-    nanoseconds before each, [N + 1].
+    """Intervals in which one rank had one kind of activity.
+
+    Attributes:
+        start_ns: starts, ascending, [N]; intervals do not overlap.
+        end_ns: ends, [N].
+        before_ns: nanoseconds of the activity before each interval, and in total, [N + 1].
     """
 
     start_ns: IntArray
@@ -40,9 +44,10 @@ class BusyIntervals:
     before_ns: IntArray
 
     def busy_before(self, time_ns: FloatArray) -> FloatArray:
-        """Nanoseconds of it before each moment, [M]."""
+        """Return the nanoseconds of the activity before each time, [M]."""
         begun = np.searchsorted(self.start_ns, time_ns, side="right")
         last = np.maximum(begun - 1, 0)
+        # The part of the last begun interval that lies after the time does not count.
         ahead = np.where(begun > 0, np.maximum(self.end_ns[last] - time_ns, 0.0), 0.0)
         before: FloatArray = self.before_ns[begun].astype(np.float64)
         return before - ahead
@@ -50,14 +55,15 @@ class BusyIntervals:
 
 @dataclass(frozen=True)
 class RankActivity:
-    """What ranks did, from the first-step barrier to the end of the last span.
+    """Activity of ranks from the first-step barrier to the end of the last span.
 
     Attributes:
-        end_ns: that end; at least 1.
-        kinds: what occurs, in the order of `STACK_ORDER`.
-        has_background: whether there were transfers beside the training (gradient buckets during
-            backward, models sent by a thread).
-        intervals_by_kind: by rank and index of its kind; transfers beside come after the kinds.
+        end_ns: end of the last span; at least 1.
+        kinds: kinds that occur, in the order of `STACK_ORDER`.
+        has_background: if true, there were background transfers (gradient buckets during backward,
+            models sent by a thread).
+        intervals_by_kind: intervals by rank and index of their kind; background transfers have the
+            index after the last kind.
     """
 
     end_ns: int
@@ -67,24 +73,24 @@ class RankActivity:
 
     @property
     def ranks(self) -> IntArray:
-        """Ranks that did anything, in order."""
+        """Return the ranks with any activity, in order."""
         return np.unique([rank for rank, _ in self.intervals_by_kind]).astype(np.int64)
 
     @property
     def series_count(self) -> int:
-        """Number of shares that a cell has: one per kind, and one for what went on beside."""
+        """Return the number of shares of a cell: one per kind, and one for background transfers."""
         return len(self.kinds) + self.has_background
 
     def compute_shares(
         self, ranks: IntArray, first_ns: float, last_ns: float, cells: int
     ) -> FloatArray:
-        """How ranks spent a window of the run.
+        """Return the shares of ranks' activities in a window of the run.
 
         Args:
-            ranks: which, [R].
+            ranks: ranks to return, [R].
             first_ns: start of the window.
-            last_ns: its end.
-            cells: number of equal parts of it.
+            last_ns: end of the window.
+            cells: number of equal parts of the window.
 
         Returns:
             Shares of each cell's time, [cells, R, series]; those of the kinds add up to at most 1.
@@ -101,13 +107,13 @@ class RankActivity:
 
 
 def build_activity(run: RunData) -> RankActivity:
-    """Sorts a run's spans by rank and kind.
+    """Sort a run's spans by rank and kind.
 
     Args:
         run: any run with spans.
 
     Returns:
-        What its ranks did; communication is told apart into waiting and transfer as in the time
+        The activity of its ranks; communication is divided into wait and transfer as in the time
         split.
     """
     intervals = collect_intervals(run, run.spans)
@@ -125,12 +131,12 @@ def build_interval_activity(
     has_background: bool,
     end_ns: int,
 ) -> RankActivity:
-    """Sorts pieces by rank and kind.
+    """Sort intervals by rank and kind.
 
     Args:
-        intervals: by what was done.
-        kinds: what is told apart, and in which order.
-        has_background: whether what went on beside is too.
+        intervals: intervals of each kind.
+        kinds: kinds to distinguish, in order.
+        has_background: if true, background transfers are included.
         end_ns: end of the run.
     """
     intervals_by_kind: dict[tuple[int, int], BusyIntervals] = {}
@@ -144,7 +150,7 @@ def build_interval_activity(
 
 
 def find_end_ns(spans: SpanColumns) -> int:
-    """End of the last span of the main lane that was finished, at least 1."""
+    """Return the end of the last finished span of the main lane, at least 1."""
     main = (spans.lane == Lane.MAIN) & ((spans.flags & Flag.TRUNCATED) == 0)
     return max(int(spans.end_ns[main].max(initial=1)), 1)
 
@@ -154,17 +160,17 @@ IntervalColumns = tuple[IntArray, IntArray, IntArray]
 
 
 def collect_intervals(run: RunData, spans: SpanColumns) -> dict[palette.Paint, IntervalColumns]:
-    """What was done, from the first-step barrier on.
+    """Return the intervals of each kind from the first-step barrier on.
+
+    Background transfers are a kind of their own.
 
     Args:
-        run: whose spans these are.
-        spans: of whole steps.
-
-    Returns:
-        By kind, and what went on beside.
+        run: run that the spans belong to.
+        spans: spans of whole steps.
     """
     whole = spans.where((spans.flags & Flag.TRUNCATED) == 0)
     main = whole.where(whole.lane == Lane.MAIN)
+    # A span's wait comes first; for phases other than communication it is empty.
     waits = main.start_ns + compute_wait_ns(run, main)
     intervals: dict[palette.Paint, list[IntervalColumns]] = {paint: [] for paint in STACK_ORDER}
     intervals[palette.WAIT].append((main.rank, main.start_ns, waits))
@@ -184,7 +190,7 @@ def _collect_transfers(run: RunData, spans: SpanColumns) -> IntervalColumns:
 
 
 def _concatenate_intervals(parts: list[IntervalColumns]) -> IntervalColumns:
-    """What is in any of the parts and not empty, from the first-step barrier on."""
+    """Return all intervals that are not empty, cut at the first-step barrier."""
     rank, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     start = np.maximum(start, 0)
     kept = end > start
@@ -194,13 +200,14 @@ def _concatenate_intervals(parts: list[IntervalColumns]) -> IntervalColumns:
 def _merge_intervals(
     rank: IntArray, start: IntArray, end: IntArray
 ) -> Iterable[tuple[int, BusyIntervals]]:
-    """Every rank's pieces in order; what two of them share counts once."""
+    """Yield every rank's intervals in order, without overlaps."""
     order = np.lexsort((start, rank))
     rank, start, end = rank[order], start[order], end[order]
     ranks, firsts = np.unique(rank, return_index=True)
     for each, first, last in zip(
         ranks.tolist(), firsts, np.append(firsts, len(rank))[1:], strict=True
     ):
+        # Time that several intervals share counts once: each begins where the earlier ones end.
         begins, ends = start[first:last], np.maximum.accumulate(end[first:last])
         begins = np.maximum(begins, np.concatenate([begins[:1], ends[:-1]]))
         apart = ends > begins

@@ -1,5 +1,6 @@
-"""What every rank was doing in a run too long to be held: added up in cells part by part, and
-looked at closely where that is asked for.
+"""Activity of ranks in runs that do not fit in memory.
+
+Activity is accumulated in cells, part by part. Close-ups read their spans again.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.stored_tables import StoredSpans
 
 MAX_CELLS = 1 << 14
-"""Most of them; about half as many are in use at least."""
+"""Largest number of cells; a longer run doubles their width, so at least half stay in use."""
 
+# About one millisecond.
 _FIRST_WIDTH_NS = 1 << 20
 _KINDS = (*STACK_ORDER, palette.BACKGROUND_TRANSFER)
 
@@ -35,12 +37,14 @@ CellArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CellActivity(RankActivity):
-    """Shares of windows whose cells are as wide as these or wider come from them, those of finer
-    ones from the spans there.
+    """Activity of ranks from cells of fixed width.
+
+    Shares of a window come from these cells if its own cells are at least as wide, and otherwise
+    from the window's spans.
 
     Attributes:
-        run: whose spans they are.
-        width_ns: of a cell.
+        run: run that the cells belong to.
+        width_ns: width of a cell.
         busy_ns: nanoseconds by cell, rank and series, [cells, W, series].
     """
 
@@ -50,19 +54,20 @@ class CellActivity(RankActivity):
 
     @property
     def ranks(self) -> IntArray:
-        """See `RankActivity.ranks`."""
+        """Return the ranks with any activity; see `RankActivity.ranks`."""
         return np.flatnonzero(self.busy_ns.any(axis=(0, 2)))
 
     def compute_shares(
         self, ranks: IntArray, first_ns: float, last_ns: float, cells: int
     ) -> FloatArray:
-        """See `RankActivity.compute_shares`."""
+        """Return shares of a window; see `RankActivity.compute_shares`."""
         if last_ns - first_ns < cells * self.width_ns:
             intervals = collect_intervals(self.run, self.run.spans.overlapping(first_ns, last_ns))
             close = build_interval_activity(
                 intervals, self.kinds, has_background=self.has_background, end_ns=self.end_ns
             )
             return close.compute_shares(ranks, first_ns, last_ns, cells)
+        # Interpolating the cumulative time assumes even activity within a stored cell.
         borders = np.arange(len(self.busy_ns) + 1) * float(self.width_ns)
         edges = np.linspace(first_ns, last_ns, cells + 1)
         table = np.zeros((cells, len(ranks), self.series_count))
@@ -76,8 +81,9 @@ class CellActivity(RankActivity):
 
 
 def get_activity(run: RunData) -> RankActivity:
-    """What a run's ranks did, worked out once: from its spans where they are held, else from
-    cells.
+    """Return the activity of a run's ranks, which is computed once.
+
+    It is computed from the spans if they are in memory, and otherwise from cells.
     """
     return run.memoize(
         build_cell_activity if isinstance(run.spans, StoredSpans) else build_activity
@@ -85,10 +91,10 @@ def get_activity(run: RunData) -> RankActivity:
 
 
 def build_cell_activity(run: RunData) -> CellActivity:
-    """What a run's ranks did, in at most `MAX_CELLS` cells.
+    """Build the activity of a run's ranks in at most `MAX_CELLS` cells.
 
     Args:
-        run: whose spans are read once, part by part.
+        run: run whose spans are read once, part by part.
     """
     cells, end_ns = GrowingCells(run.world_size), 1
     for spans in run.spans.parts():
@@ -105,11 +111,13 @@ def build_cell_activity(run: RunData) -> CellActivity:
 
 
 class GrowingCells:
-    """Nanoseconds by kind, cell and rank; when time goes on beyond the last cell, two become one.
+    """Nanoseconds by kind, cell and rank, for a run of unknown length.
+
+    When an interval ends after the last cell, pairs of cells are merged.
 
     Attributes:
-        width_ns: of a cell.
-        busy_ns: [kinds, cells, W]; the last kind is what went on beside.
+        width_ns: width of a cell.
+        busy_ns: nanoseconds, [kinds, cells, W]; the last kind is background transfers.
     """
 
     def __init__(self, world: int, cells: int = MAX_CELLS, width_ns: int = _FIRST_WIDTH_NS) -> None:
@@ -117,7 +125,7 @@ class GrowingCells:
         self.busy_ns = np.zeros((len(_KINDS), cells, world))
 
     def add(self, intervals: Mapping[palette.Paint, IntervalColumns]) -> None:
-        """Add what was done, by kind."""
+        """Add intervals of each kind."""
         last_ns = max((int(end.max(initial=0)) for _, _, end in intervals.values()), default=0)
         while last_ns > self.width_ns * self.busy_ns.shape[1]:
             self._widen()
@@ -125,8 +133,9 @@ class GrowingCells:
             self._add(self.busy_ns[number], *intervals[paint])
 
     def _add(self, busy_ns: FloatArray, rank: IntArray, start: IntArray, end: IntArray) -> None:
-        """Adds each piece to its cells: all to its first one, and what is beyond that to the next,
-        until nothing is.
+        """Add each interval to its cells.
+
+        Each round adds the part in an interval's first cell and continues with the rest.
         """
         world = busy_ns.shape[1]
         while len(rank):

@@ -1,4 +1,4 @@
-"""Where on a picture of ranks over time the causes are that the answer tells of."""
+"""Marks of reported causes on a picture of ranks over time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class CauseMark:
     """One cause on the picture.
 
     Attributes:
-        subject: who or what was slow, as a sentence begins.
-        slowdown: by how much, in words.
-        ranks: whose rows it is outlined on; none for links that are slow for the whole run, which
-            every rank feels all the time.
-        first_s: when it began, in seconds since the first step.
-        last_s: when it ended.
-        whole_run: whether it lasted the whole run.
+        subject: slow hosts or links, as the beginning of a sentence.
+        slowdown: factor of the slowness, as text.
+        ranks: ranks whose rows are outlined; empty for links that are slow for the whole run,
+            which affect every rank throughout.
+        first_s: start, in seconds since the first step.
+        last_s: end, in seconds since the first step.
+        whole_run: if true, the cause lasted the whole run.
     """
 
     subject: str
@@ -42,15 +42,13 @@ class CauseMark:
 
 
 def build_marks(run: RunData, analysis: AnalysisResult) -> tuple[CauseMark, ...]:
-    """Marks of the dearest causes that can be seen, dearest first."""
+    """Return marks of the most costly visible causes, most costly first."""
     marks = (_build_mark(run, analysis, cause) for cause in select_reported_groups(analysis)[0])
     return tuple(mark for mark in marks if mark.ranks)[:MOST_MARKS]
 
 
 def group_rows(ranks: tuple[int, ...], shown: IntArray) -> list[tuple[int, int]]:
-    """Neighbouring rows of a picture that show some of the ranks: first and last row of each run of
-    them.
-    """
+    """Return the first and last row of each group of adjacent rows that show some of the ranks."""
     rows = np.flatnonzero(np.isin(shown, ranks))
     if not len(rows):
         return []
@@ -79,8 +77,9 @@ def _build_mark(run: RunData, analysis: AnalysisResult, cause: FindingGroup) -> 
 def _select_ranks(
     cause: FindingGroup, analysis: AnalysisResult, *, whole_run: bool
 ) -> tuple[int, ...]:
-    """The ranks themselves; where links were slow for a while, all, since a collective slows
-    everyone alike.
+    """Return the ranks of a cause's marks.
+
+    Temporarily slow links are marked on all ranks, since a collective slows all of them.
     """
     own = {finding.rank for finding in cause.findings if finding.rank is not None}
     if own and cause.first.link is None:
@@ -89,8 +88,9 @@ def _select_ranks(
 
 
 def select_timeline_ranks(world: int, marks: tuple[CauseMark, ...]) -> IntArray:
-    """The ranks that have a row, in order: of very many, some of every mark, those of the narrowest
-    first.
+    """Return the ranks that have a row, in order.
+
+    Of very many ranks, some of every mark are shown; marks with the fewest ranks take precedence.
     """
     narrowest = sorted(
         (mark for mark in marks if len(mark.ranks) < world), key=lambda mark: len(mark.ranks)

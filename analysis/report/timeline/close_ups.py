@@ -1,5 +1,6 @@
-"""Windows of a run that are worth a closer look: where findings come and go, how it began, and an
-ordinary step.
+"""Windows of a run that deserve a closer look.
+
+They show temporary findings and their beginnings, a typical step, and the first steps.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from laggard.analysis.tables.timelines.step_clock import get_step_clock
 from laggard.core.text_format import format_seconds
 
 MOST_FINDINGS = 3
+# Share of a finding's length that is shown before and after it.
 MARGIN = 0.1
 FIRST_STEPS = 5
 STEPS_AROUND = 3
@@ -22,7 +24,7 @@ STEPS_AROUND = 3
 
 @dataclass(frozen=True)
 class CloseUp:
-    """A window, in seconds since the first step."""
+    """Window of the run, in seconds since the first step."""
 
     label: str
     first_s: float
@@ -30,11 +32,11 @@ class CloseUp:
 
 
 def plan_close_ups(run: RunData, analysis: AnalysisResult) -> tuple[CloseUp, ...]:
-    """The windows, most telling first; each is inside the run and has a length.
+    """Return the windows, most informative first; each is inside the run and not empty.
 
     Args:
-        run: whose steps tell how long a window of a few must be.
-        analysis: what was found.
+        run: run whose steps determine the length of windows of a few steps.
+        analysis: findings of the run.
     """
     end_s = find_run_end_s(run)
     step_s = compute_median_step_s(analysis) or end_s
@@ -43,14 +45,14 @@ def plan_close_ups(run: RunData, analysis: AnalysisResult) -> tuple[CloseUp, ...
         *(_frame_whole(mark) for mark in passing),
         *(_frame_beginning(mark, STEPS_AROUND * step_s) for mark in passing),
         _frame_typical_step(run, analysis, step_s, end_s),
-        CloseUp("The first steps", 0.0, FIRST_STEPS * step_s),
+        CloseUp("First steps", 0.0, FIRST_STEPS * step_s),
     ]
     inside = (CloseUp(w.label, max(w.first_s, 0.0), min(w.last_s, end_s)) for w in candidates)
     return tuple(window for window in inside if window.last_s > window.first_s)
 
 
 def find_run_end_s(run: RunData) -> float:
-    """Seconds from the first-step barrier to the end of the last span of training."""
+    """Return seconds from the first-step barrier to the end of the last span of training."""
     return get_activity(run).end_ns / 1e9
 
 
@@ -61,16 +63,14 @@ def _frame_whole(mark: CauseMark) -> CloseUp:
 
 
 def _frame_beginning(mark: CauseMark, around_s: float) -> CloseUp:
-    return CloseUp(
-        f"{mark.subject}: how it began", mark.first_s - around_s, mark.first_s + around_s
-    )
+    return CloseUp(f"{mark.subject}: beginning", mark.first_s - around_s, mark.first_s + around_s)
 
 
 def _frame_typical_step(
     run: RunData, analysis: AnalysisResult, step_s: float, end_s: float
 ) -> CloseUp:
     if not analysis.common_steps:
-        return CloseUp("A moment midway", 0.5 * end_s - step_s, 0.5 * end_s + step_s)
+        return CloseUp("Middle of the run", 0.5 * end_s - step_s, 0.5 * end_s + step_s)
     step = find_median_step(analysis)
     first_s, last_s = get_step_clock(run).window_s(step, step)
-    return CloseUp(f"Step {step}, of median length", first_s, last_s)
+    return CloseUp(f"Step {step} (median length)", first_s, last_s)

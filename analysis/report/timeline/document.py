@@ -1,5 +1,6 @@
-"""The timeline that one can zoom into: the whole run in cells, some windows in finer ones, within a
-fixed number of bytes.
+"""Data of the zoomable timeline: the whole run in cells, and some windows in finer ones.
+
+Its size in bytes is bounded, whatever the size of the run.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 
 CELL_BYTES = 300_000
-"""What the cells of all levels take in the page, whatever the run's length and number of ranks."""
+"""Bytes of the cells of all levels in the page, for any run length and number of ranks."""
 
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-"""A share is one character: its place here, of 63."""
+"""Digits of shares: each share is one character, whose position here is the share times 63."""
 
+# Part of the cells that the whole run gets, smallest number of cells of a window, and largest
+# width of a window's cells relative to those of the whole run.
 WHOLE_RUN_PART = 0.5
 LEAST_CELLS = 48
 FINER = 0.5
@@ -39,7 +42,7 @@ FINER = 0.5
 
 @dataclass(frozen=True)
 class ZoomLevel:
-    """A window in equal cells, seconds since the first step."""
+    """Window in equal cells, in seconds since the first step."""
 
     first_s: float
     last_s: float
@@ -48,17 +51,16 @@ class ZoomLevel:
 
 @dataclass(frozen=True)
 class TimelinePart:
-    """What the page needs of it.
+    """Timeline as the page needs it.
 
     Attributes:
-        document: what the script draws, as JSON.
-        kinds: the legend: what has a color.
-        background: that of them which is drawn as a thin line below the others; None where nothing
-            is.
-        whole_run: whether anything is outlined for the whole run.
-        temporary: whether anything is for a while.
-        close_ups: windows to go to.
-        omitted_ranks: which ranks have no row; empty where all have one.
+        document: data that the script draws, as JSON.
+        kinds: kinds of time in the legend.
+        background: kind that is drawn as a thin line below the others; None if it does not occur.
+        whole_run: if true, something is outlined for the whole run.
+        temporary: if true, something is outlined temporarily.
+        close_ups: windows that have a button.
+        omitted_ranks: sentence about ranks without a row; empty if all have one.
     """
 
     document: str
@@ -71,14 +73,14 @@ class TimelinePart:
 
 
 def build_timeline_part(run: RunData, analysis: AnalysisResult) -> TimelinePart | None:
-    """The timeline of a run.
+    """Build the timeline of a run.
 
     Args:
-        run: its spans.
-        analysis: what is marked, and looked at more closely.
+        run: run with spans.
+        analysis: findings to mark and to show in close-ups.
 
     Returns:
-        It; None where no rank recorded what it did.
+        The timeline, or None if no rank recorded any activity.
     """
     activity = get_activity(run)
     if not activity.kinds:
@@ -120,23 +122,26 @@ def build_timeline_part(run: RunData, analysis: AnalysisResult) -> TimelinePart 
 
 
 def plan_levels(end_s: float, close_ups: Sequence[CloseUp], columns: int) -> tuple[ZoomLevel, ...]:
-    """Shares the columns out: half to the whole run, the rest equally to windows in which cells
-    then are at most half as wide.
+    """Distribute the cells over the whole run and the windows.
+
+    Half of them go to the whole run, the rest equally to the windows. A window is kept if its
+    cells are then at most half as wide.
 
     Args:
         end_s: length of the run.
-        close_ups: windows, most telling first.
-        columns: how many cells a rank may have, over all levels.
+        close_ups: windows, most informative first.
+        columns: number of cells that a rank may have, over all levels.
 
     Returns:
-        The whole run first; together they have `columns` cells. Where no window gains, the whole
-        run has them all.
+        The levels, the whole run first; together they have `columns` cells. If no window is kept,
+        the whole run has all cells.
     """
     rest = int(columns * (1 - WHOLE_RUN_PART))
     kept = list(close_ups[: rest // LEAST_CELLS])
     while kept:
         each = rest // len(kept)
         widest = FINER * end_s / (columns - rest) * each
+        # Each dropped window leaves more cells for the others, so the check is repeated.
         finer = [window for window in kept if window.last_s - window.first_s <= widest]
         if len(finer) == len(kept):
             whole = ZoomLevel(0.0, end_s, columns - each * len(kept))
@@ -146,13 +151,14 @@ def plan_levels(end_s: float, close_ups: Sequence[CloseUp], columns: int) -> tup
 
 
 def encode_shares(shares: FloatArray, kinds: int) -> str:
-    """Shares as text: by cell, rank and series, one character each.
+    """Encode shares as text by cell, rank and series, one character each.
 
     Args:
-        shares: [cells, R, series].
-        kinds: how many of the series add up to at most 1; their characters add up to at most 63.
+        shares: shares of time, [cells, R, series].
+        kinds: number of series that add up to at most 1; their digits add up to at most 63.
     """
     top = len(DIGITS) - 1
+    # Rounding the cumulative sums, not the shares, bounds the sum of the digits.
     stacked = np.round(top * np.clip(np.cumsum(shares[:, :, :kinds], axis=2), 0.0, 1.0))
     digits = np.diff(stacked, axis=2, prepend=0.0)
     background = np.round(top * np.clip(shares[:, :, kinds:], 0.0, 1.0))
@@ -168,7 +174,7 @@ def _encode_level(activity: RankActivity, shown: IntArray, level: ZoomLevel) -> 
 
 
 def _encode_mark(mark: CauseMark, shown: IntArray) -> dict[str, object]:
-    lasts = "the whole run" if mark.whole_run else "for a while"
+    lasts = "the whole run" if mark.whole_run else "temporarily"
     return {
         "text": f"{mark.subject}: {mark.slowdown} slower, {lasts}",
         "from": mark.first_s,

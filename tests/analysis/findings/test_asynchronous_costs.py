@@ -263,8 +263,8 @@ def messages_of_two(seconds: list[FloatArray], lag_s: FloatArray) -> RunData:
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
-        ("MAX_REPLAYED_STEPS", "All workers together took"),
-        ("MAX_DEPENDENCIES", "too many to be replayed"),
+        ("MAX_REPLAYED_STEPS", "The workers took"),
+        ("MAX_DEPENDENCIES", "too many to replay"),
     ],
 )
 def test_runs_too_large_to_be_replayed_are_not_priced(

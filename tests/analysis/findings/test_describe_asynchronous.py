@@ -114,7 +114,7 @@ def test_who_was_slow_is_told_and_no_cost(run: RunData) -> None:
 
 def test_the_report_claims_nothing_of_common_steps(run: RunData, tmp_path: Path) -> None:
     page = write_report(run, describe_asynchronous(run), tmp_path).read_text()
-    assert "Not computed: that takes workers that are all there, to the end" in page
+    assert "Not computed: costs require that all workers are present throughout the run" in page
     assert "Lost to stragglers" not in page
     assert "bounded_staleness, staleness 2" in page
     figures = sorted(path.stem for path in (tmp_path / "figures").glob("*.svg"))

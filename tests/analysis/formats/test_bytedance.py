@@ -132,7 +132,7 @@ def test_sampled_steps_are_laid_behind_each_other() -> None:
     assert not align_steps(whole).concatenated
     assert laid.end_ns.max() - laid.start_ns.min() == pytest.approx(whole.end_s.max() * 1e9, abs=10)
     notes = origin(operations_to_run(operations, Path("t.parquet"))).notes
-    assert any("behind each other" in note for note in notes)
+    assert any("one after the other" in note for note in notes)
 
 
 def test_a_pipeline_is_told_and_not_priced() -> None:
@@ -169,12 +169,12 @@ def test_what_the_format_cannot_tell_is_refused() -> None:
         run, ~((run.spans.group == 1) & (run.spans.rank == 2) & (run.spans.step == 4))
     )
     with pytest.raises(
-        InputError, match=r"step 4, 2 of 3 ranks met in collective 1.*csv or perfetto"
+        InputError, match=r"step 4, 2 of 3 ranks took part in collective 1.*csv or perfetto"
     ):
         run_to_operations(alone)
     seldom = keep_spans(run, ~((run.spans.group == 1) & (run.spans.step == 4)))
     with pytest.raises(
-        InputError, match=r"step 4.*grads-reduce-scatter|grads-reduce-scatter in step 4"
+        InputError, match=r"step 4.*grads-reduce-scatter|grads-reduce-scatter operations in step 4"
     ):
         run_to_operations(seldom)
     assert run.record is not None
@@ -209,39 +209,42 @@ class Fault(enum.Enum):
 
     MISSING_COLUMN = (
         lambda t: t.drop_columns(["seq_id"]),
-        r"column seq_id: is missing \(there are: .*dp_rank",
+        r"column seq_id: is missing \(columns present: .*dp_rank",
     )
     WHOLE_AS_FLOAT = (
         lambda t: t.set_column(
             t.column_names.index("step"), "step", t.column("step").cast(pa.float64())
         ),
-        "column step: is double, and takes whole numbers",
+        "column step: has type double and must be an integer",
     )
     SECONDS_AS_TEXT = (
         lambda t: t.set_column(
             t.column_names.index("duration"), "duration", t.column("duration").cast(pa.string())
         ),
-        "column duration: is string, and takes seconds",
+        "column duration: has type string and must be a number of seconds",
     )
     NUMBERED_TYPES = (
         lambda t: t.set_column(t.column_names.index("optype"), "optype", t.column("step")),
-        "column optype: is int64, and takes text",
+        "column optype: has type int64 and must be text",
     )
     NEGATIVE = (_set("duration", 5, -0.25), "row 5, column duration: -0.25 is negative")
     NOT_A_NUMBER = (
         _set("start_ts", 3, float("nan")),
-        "row 3, column start_ts: nan is no finite number",
+        "row 3, column start_ts: nan is not a finite number",
     )
-    ENDLESS = (_set("duration", 3, float("inf")), "row 3, column duration: inf is no finite number")
+    ENDLESS = (
+        _set("duration", 3, float("inf")),
+        "row 3, column duration: inf is not a finite number",
+    )
     EMPTY_CELL = (_set("stage", 7, None), "row 7, column stage: is empty")
     UNKNOWN_TYPE = (
         _set("optype", 2, "dreaming", pa.string()),
-        "row 2, column optype: 'dreaming' is none of forward-compute",
+        "row 2, column optype: 'dreaming' is not one of forward-compute",
     )
     NEGATIVE_START = (_set("start_ts", 3, -1.0), "row 3, column start_ts: -1.0 is negative")
     OTHER_UNITS = (
         _set("start_ts", 3, 1.7e18),
-        "row 3, column start_ts: 1.7e[+]18 is too large for seconds: other units?",
+        "row 3, column start_ts: 1.7e[+]18 is too large for seconds .check the unit.",
     )
     LONG_STEP = (_set("start_ts", 3, 3e9), "columns start_ts, duration: step 0 takes 3e[+]09 s")
     TOO_MANY = (_set("dp_rank", 3, 2**40), "row 3, column dp_rank: 1099511627776 is too large")
@@ -249,14 +252,14 @@ class Fault(enum.Enum):
         _set("dp_rank", 3, 2**30),
         "no operation of dp_rank 3, stage 0 .and 1073741820 more.",
     )
-    NO_ROWS = (lambda t: t.slice(0, 0), "no row is in it")
+    NO_ROWS = (lambda t: t.slice(0, 0), "it has no rows")
     RANK_MISSING = (
         _keep(lambda row: row["dp_rank"] != 1),
-        "no operation of dp_rank 1, stage 0, of 3 x 1 workers",
+        "no operation of dp_rank 1, stage 0 among 3 x 1 workers",
     )
     RANK_TWICE = (
         lambda t: pa.concat_tables([t, t.slice(4, 1)]),
-        r"row 72: the same step, rank, optype and seq_id as row 4",
+        r"row 72: has the same step, rank, optype and seq_id as row 4",
     )
     TWO_RANKS_AT_A_PLACE = (
         _set("rank", 8, 2),
@@ -264,7 +267,7 @@ class Fault(enum.Enum):
     )
     STEPS_DO_NOT_MATCH = (
         _keep(lambda row: (row["step"], row["dp_rank"]) != (2, 1)),
-        "step 2 has no operation of rank 1, and has of others",
+        "step 2 has no operation of rank 1, but some of other ranks",
     )
 
 
@@ -287,7 +290,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     content = path.read_bytes()[:kept]
     path.write_bytes(content)
     with pytest.raises(
-        TraceFormatError, match=f"byte {len(content)}, its end: no whole Parquet file"
+        TraceFormatError, match=f"byte {len(content)}, its end: not a complete Parquet file"
     ):
         open_run(path)
 

@@ -337,7 +337,7 @@ def test_clocks_of_other_hosts_are_brought_together_and_told(tmp_path: Path) -> 
     run = read(
         tmp_path, host_document(0), host_document(1, late=100, host="node-2", ahead_us=ahead_us)
     )
-    assert "clocks of 2 hosts cannot be compared" in notes(run)
+    assert "do not relate the clocks of their 2 hosts" in notes(run)
     assert run.hosts[1].clock_offset_ns == ahead_us * US
     assert build_timeline(run).step_wait[:, 0] * 1e6 == pytest.approx([100] * 4, abs=1e-3)
     assert (run.spans.flags[run.spans.rank == 1] & Flag.CLOCK_SUSPECT).all()
@@ -393,55 +393,55 @@ def _without_gloo(made: dict[str, Any]) -> None:
 class Fault(enum.Enum):
     """What is done to the good traces of two ranks, and what must be said of it."""
 
-    CUT = (_cut, r"worker1.json: byte \d+ of \d+: the JSON ends in the middle")
+    CUT = (_cut, r"worker1.json: byte \d+ of \d+: the JSON is truncated")
     NO_JSON = (lambda f: _file(f).write_text("{]"), "byte 1 of 2: .*JSON")
-    NO_TEXT = (lambda f: _file(f).write_bytes(b"\x80\x81"), "byte 0: no UTF-8 text")
-    A_LIST = (lambda f: _file(f).write_text("[]"), "no object with traceEvents")
+    NO_TEXT = (lambda f: _file(f).write_bytes(b"\x80\x81"), "byte 0: the file is not UTF-8 text")
+    A_LIST = (lambda f: _file(f).write_text("[]"), "not a JSON object with traceEvents")
     NO_EVENTS = (lambda f: _edit(f, lambda made: made.pop("traceEvents")), "no list traceEvents")
     CUT_GZIP = (
         lambda f: _zip(f, 0.5),
-        "worker1.json.gz: byte .*, its end: the gzip ends in the middle",
+        "worker1.json.gz: byte .*, its end: the gzip file is truncated or damaged",
     )
     NOT_GZIPPED = (
         lambda f: _file(f).rename(f / "worker1.json.gz"),
-        "its name ends in .gz, and it is not gzipped",
+        "the file's name ends in .gz, but it is not gzipped",
     )
     GZIPPED = (
         lambda f: _file(f).write_bytes(gzip.compress(b"{}")),
-        "it is gzipped, and its name does not end in .gz",
+        "the file is gzipped, but its name does not end in .gz",
     )
     NEGATIVE = (_event(4, "dur", -3), "event 4, dur: -3.0 is negative")
-    NOT_A_NUMBER = (_event(4, "dur", float("nan")), "NaN is no number of JSON")
-    TEXT_FOR_TIME = (_event(5, "ts", "12"), "event 5, ts: '12' is no number of microseconds")
+    NOT_A_NUMBER = (_event(4, "dur", float("nan")), "NaN is not a valid JSON number")
+    TEXT_FOR_TIME = (_event(5, "ts", "12"), "event 5, ts: '12' is not a number of microseconds")
     NO_TIME = (_event(5, "ts", None), "event 5, ts: is missing")
     NO_STEP = (
         lambda f: _edit(f, lambda made: made.update(traceEvents=made["traceEvents"][1:5])),
-        r"worker1.json: no ProfilerStep#N is in it.*prof.step\(\)",
+        r"worker1.json: it has no ProfilerStep#N annotation.*prof.step\(\)",
     )
-    TOO_LATE = (_event(5, "ts", 1e30), "event 5, ts: 1e[+]30 is no number of microseconds")
-    TOO_DEEP = (lambda f: _file(f).write_text("[" * 100_000), "nested too deep")
+    TOO_LATE = (_event(5, "ts", 1e30), "event 5, ts: 1e[+]30 is not a number of microseconds")
+    TOO_DEEP = (lambda f: _file(f).write_text("[" * 100_000), "nested too deeply")
     MANY_RANKS = (
         lambda f: _edit(f, lambda made: made["distributedInfo"].update(rank=2_000_000_000)),
-        "no trace of rank 1, 2, 3, 4, 5, 6 and 1999999993 more, of 2000000001 ranks",
+        "the traces of rank 1, 2, 3, 4, 5, 6 and 1999999993 more of 2000000001 ranks are missing",
     )
     STEP_TWICE = (
         lambda f: _edit(f, lambda made: made["traceEvents"].extend(made["traceEvents"][:1])),
-        "ProfilerStep#1: is there twice",
+        "ProfilerStep#1: occurs twice",
     )
-    RANK_MISSING = (lambda f: _file(f).unlink(), "no trace of rank 1, of 2 ranks")
+    RANK_MISSING = (lambda f: _file(f).unlink(), "the traces of rank 1 of 2 ranks are missing")
     SAME_RANK_TWICE = (
         lambda f: _edit(f, lambda made: made["distributedInfo"].update(rank=0)),
-        "worker1.json: rank 0 is in worker0.json too",
+        "worker1.json: rank 0 is also in worker0.json",
     )
     RANK_UNKNOWN = (
         lambda f: _edit(f, lambda made: made.pop("distributedInfo")),
-        "neither the file nor its name tells its rank",
+        "neither the file nor its name contains its rank",
     )
     NO_COMMON_STEP = (
         lambda f: _file(f).write_text(
             _file(f).read_text().replace("ProfilerStep#", "ProfilerStep#9")
         ),
-        "no step is in the trace of every rank: rank 0 has 1, 2, 3, 4; rank 1 has 91",
+        "no step occurs in the traces of all ranks: rank 0 has 1, 2, 3, 4; rank 1 has 91",
     )
     OTHER_COLLECTIVES = (
         lambda f: _edit(f, _without_gloo),
@@ -449,9 +449,9 @@ class Fault(enum.Enum):
     )
     EMPTY_FOLDER = (
         lambda f: [_file(f, rank).unlink() for rank in range(2)],
-        "no trace is in this folder",
+        "the folder contains no trace",
     )
-    NO_FOLDER = (lambda f: f.rename(f.parent / "elsewhere"), "there is no such file or folder")
+    NO_FOLDER = (lambda f: f.rename(f.parent / "elsewhere"), "no such file or folder")
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
@@ -467,7 +467,7 @@ def test_bad_traces_are_refused_with_their_place(tmp_path: Path, fault: Fault) -
 @pytest.mark.parametrize("name", ["notes.txt", "trace"])
 def test_an_unknown_ending_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x")
-    with pytest.raises(TraceFormatError, match="no ending of a trace"):
+    with pytest.raises(TraceFormatError, match="is not the suffix of a trace"):
         detect_format(tmp_path / name)
 
 

@@ -253,10 +253,10 @@ def test_what_was_slow_for_a_while_stays_so() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"src": "edge", "dst": "fog"}, "nothing about it is otherwise"),
-        ({"src": "edge", "dst": "fog", "rate_mbps": 0.0}, "no rate"),
-        ({"src": "edge", "dst": "fog", "rate_mbps": float("nan")}, "no rate"),
-        ({"src": "edge", "dst": "fog", "delay_ms": -1.0}, "no delay"),
+        ({"src": "edge", "dst": "fog"}, "neither a rate nor a delay"),
+        ({"src": "edge", "dst": "fog", "rate_mbps": 0.0}, "must be greater than 0"),
+        ({"src": "edge", "dst": "fog", "rate_mbps": float("nan")}, "must be greater than 0"),
+        ({"src": "edge", "dst": "fog", "delay_ms": -1.0}, "must be finite and at least 0"),
     ],
 )
 def test_what_is_no_change_is_refused(change: dict[str, object], told: str) -> None:
@@ -278,7 +278,7 @@ def test_what_a_run_cannot_tell_is_refused() -> None:
         build_replay(dataclasses.replace(run, links=star)).makespan_s(asked)
     lasting = build_replay(run)
     place = next(i for i, cause in enumerate(lasting.causes) if cause.family == "network")
-    with pytest.raises(InputError, match="ask for one of both"):
+    with pytest.raises(InputError, match="request only one of the two"):
         lasting.makespan_s(Counterfactual(without=frozenset({place}), links=asked.links))
     own = as_run(
         strategy("asynchronous"),

@@ -498,12 +498,12 @@ def test_parameters_that_are_not_given_are_those_of_workload_yaml(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "parameters", "said"),
     [
-        ("telepathy", {}, "no strategy that can be played"),
-        ("local_sgd", {"staleness": 2}, "no parameter that its time depends on"),
-        ("local_sgd", {"steps": 0}, "1 or more"),
-        ("local_sgd", {"steps": True}, "whole number"),
-        ("gossip", {"graph": "star"}, "no graph"),
-        ("partial_reduce", {"group": 1}, "2 or more"),
+        ("telepathy", {}, "no strategy that can be simulated"),
+        ("local_sgd", {"staleness": 2}, "does not depend on a parameter"),
+        ("local_sgd", {"steps": 0}, "integer of at least 1"),
+        ("local_sgd", {"steps": True}, "must be an integer"),
+        ("gossip", {"graph": "star"}, "must be ring or complete"),
+        ("partial_reduce", {"group": 1}, "integer of at least 2"),
     ],
 )
 def test_what_is_no_strategy_is_refused(

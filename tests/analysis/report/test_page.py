@@ -104,9 +104,9 @@ def test_a_remote_run_tells_its_clocks_nodes_and_energy(quickstart_run: RunData)
     known = dict(list_facts(run))
     assert (
         known["Clocks"]
-        == f"one per host, brought together; each off by at most 2.8 ms ({far[7].host})"
+        == f"one per host, aligned; the largest possible error is 2.8 ms ({far[7].host})"
     )
-    assert known["Reservations"] == "laggard-x (7) at lyon, 8 nodes, given back"
+    assert known["Reservations"] == "laggard-x (7) at lyon, 8 nodes, released"
     tiles = {tile.name: tile for tile in build_outcome_tiles(run, None)}
     assert (tiles["Energy"].value, tiles["Energy"].remark) == ("3 kJ", "the 2 metered of 8 hosts")
     assert tiles["Makespan"].remark == "first step to last"
@@ -302,7 +302,7 @@ def test_a_run_whose_emulation_slipped_says_so_first(
         < text.index("of the makespan")
         < text.index("12.0 to 18.4 s")
     )
-    assert "slipped while training ran" in text
+    assert "out of tolerance during training" in text
     assert "are within tolerance" not in text
 
 
@@ -403,7 +403,7 @@ def test_what_is_not_known_is_not_shown(quickstart_run: RunData) -> None:
     )
     run = replace(quickstart_run, record=bare)
     names = [name for name, _ in list_facts(run)]
-    assert {"Revision", "Links made by", "Versions"}.isdisjoint(names)
+    assert {"Revision", "Link emulation", "Versions"}.isdisjoint(names)
     assert [table.title for table in build_setup_tables(run)] == ["Hosts (8 ranks)"]
     assert build_outcome_tiles(run, None) == ()
     assert format_hosts_line(replace(run, hosts=())) == ""

@@ -39,9 +39,9 @@ def test_every_straggler_says_when_it_was_told_of(run: RunData) -> None:
     analysis = analyze_lockstep(run)
     whens = {row.what: row.when for row in build_straggler_rows(run, analysis)}
     assert set(whens) == {"compute", "network"}
-    assert all("; told of at " in when for when in whens.values())
+    assert all("; reported live at " in when for when in whens.values())
     untold = dataclasses.replace(run, alarms=())
-    assert not any("told of" in row.when for row in build_straggler_rows(untold, analysis))
+    assert not any("reported live" in row.when for row in build_straggler_rows(untold, analysis))
 
 
 def changed(finding: Finding, **changes: object) -> Finding:

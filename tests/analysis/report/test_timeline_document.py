@@ -196,7 +196,7 @@ def test_closer_windows_are_inside_the_run(
     closer = plan_close_ups(quickstart_run, quickstart_analysis)
     assert [window.label.split(",")[0].split(" (")[0] for window in closer[:2]] == [
         "The links between edge and cloud",
-        "The links between edge and cloud: how it began",
+        "The links between edge and cloud: beginning",
     ]
     end_s = find_run_end_s(quickstart_run)
     assert all(0.0 <= window.first_s < window.last_s <= end_s for window in closer)
