@@ -12,5 +12,13 @@ def analyze_run(run: RunData) -> AnalysisResult:
 
     Raises:
         RunFolderError: there is no step to analyze.
+
+    Example:
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> analysis = analyze_run(run)
+        >>> worst = analysis.findings[0]
+        >>> worst.family, worst.kind, round(worst.slowdown)
+        ('compute', 'deterministic', 4)
     """
     return analyze_lockstep(run) if run.is_lockstep else analyze_asynchronous(run)

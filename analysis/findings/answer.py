@@ -80,6 +80,15 @@ def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, .
 
     Returns:
         At least one sentence of plain text.
+
+    Example:
+        >>> from laggard.analysis.findings.analyze_run import analyze_run
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> for sentence in format_answer(run, analyze_run(run)):
+        ...     print(sentence)
+        The four edge hosts compute 4.0x slower than the cloud and the fog ...
+        From 13 s to 22 s (steps 30-59) fog.trainer.1.1 computed 3.0x slower; ...
     """
     state = format_state(run)
     if analysis is None:
@@ -315,6 +324,13 @@ def find_fastest_tiers(analysis: AnalysisResult) -> tuple[str, ...]:
     """Return the tiers whose median step computes within a tenth of the fastest tier's.
 
     The result is empty if some tier has no name.
+
+    Example:
+        >>> from laggard.analysis.findings.analyze_run import analyze_run
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> find_fastest_tiers(analyze_run(run))
+        ('cloud', 'fog')
     """
     import numpy as np
 

@@ -38,6 +38,12 @@ def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[s
     Raises:
         InputError: no run has the status `done`.
         RunFolderError: a folder is not a run folder.
+
+    Example:
+        >>> folders = [Path("runs/quickstart/latest"), Path("runs/quickstart/earlier")]
+        >>> setups, left_out = compare_folders(folders)
+        >>> len(setups), setups[0].seeds
+        (1, (1, 2))
     """
     kept: list[tuple[Path, RunRecord]] = []
     left_out: list[str] = []
@@ -116,7 +122,16 @@ def to_comparison_document(
 
 
 def format_comparison(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
-    """Return the comparison as text."""
+    """Return the comparison as text.
+
+    Example:
+        >>> from laggard.analysis.findings.compare_folders import compare_folders
+        >>> folders = [Path("runs/quickstart/latest"), Path("runs/quickstart/earlier")]
+        >>> print(format_comparison(*compare_folders(folders)))
+        generated, allreduce, generated (2 runs)
+          makespan ... s
+        ...
+    """
     lines: list[str] = []
     for setup in setups:
         lines += [*_format_setup(setup, setups[0]), ""]

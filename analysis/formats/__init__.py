@@ -1,4 +1,4 @@
-"""Import of other tools' traces as runs, and export of runs for other tools (docs/how_to/analyze_other_traces.md).
+"""Import of other tools' traces as runs, and export of runs for other tools.
 
 Read `registry.py` first: it lists the formats that can be read. Each format has a folder with a
 `trace_format.py`. `import_run/` has the parts that all readers share, and `export/` the writers.

@@ -35,6 +35,10 @@ def detect_format(path: Path) -> TraceFormat:
 
     Raises:
         TraceFormatError: the path matches no format.
+
+    Example:
+        >>> detect_format(Path("runs/quickstart/latest")).name
+        'run'
     """
     if not path.exists():
         raise TraceFormatError(str(path), "", "no such file or folder", f"give {SUPPORTED_INPUTS}")
@@ -55,5 +59,10 @@ def open_run(path: Path) -> RunData:
 
     Raises:
         RunFolderError: the content does not have the format that the path's name indicates.
+
+    Example:
+        >>> run = open_run(Path("runs/quickstart/latest"))
+        >>> [host.tier for host in run.hosts[:4]]
+        ['cloud', 'cloud', 'fog', 'fog']
     """
     return detect_format(path).read(path)

@@ -35,6 +35,11 @@ class LinkChange:
         rate_mbps: new rate; None keeps the measured one.
         delay_ms: new one-way delay, end to end; None keeps the measured one.
         symmetric: if true, the opposite direction changes as well.
+
+    Example:
+        >>> faster = LinkChange("edge", "cloud", rate_mbps=400.0)
+        >>> faster.delay_ms is None
+        True
     """
 
     src: str

@@ -136,6 +136,13 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
     Raises:
         RunFolderError: the path is not a run folder, or a file in it has other content than its
             name says.
+
+    Example:
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> run.world_size
+        8
+        >>> run.hosts[0].host
+        'cloud.trainer.1.1'
     """
     folder = path.resolve()
     if not folder.is_dir():

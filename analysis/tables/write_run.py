@@ -32,6 +32,12 @@ def write_run(run: RunData, folder: Path) -> Path:
 
     Returns:
         The folder.
+
+    Example:
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> write_run(run, Path("copies/quickstart")).name
+        'quickstart'
     """
     import json
 

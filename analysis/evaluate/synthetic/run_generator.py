@@ -46,6 +46,13 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> RunData:
 
     Returns:
         A run as `load_run` would return it.
+
+    Example:
+        >>> from laggard.analysis.evaluate.synthetic.trace_spec import Injection, TraceSpec
+        >>> slow_drive = Injection("storage", factor=4.0, first=20, last=39, rank=0)
+        >>> run = generate_run(TraceSpec(steps=60, injections=(slow_drive,)))
+        >>> run.world_size
+        8
     """
     hosts = build_hosts(spec)
     simulated = simulate_times(spec, hosts)

@@ -11,7 +11,14 @@ from laggard.analysis.tables.load_run import RunData
 
 
 def export_bytedance(run: RunData, path: Path) -> ExportResult:
-    """Write the run's operations, and the metadata file beside them."""
+    """Write the run's operations, and the metadata file beside them.
+
+    Example:
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> [path.name for path in export_bytedance(run, Path("job.parquet")).paths]
+        ['job.parquet', 'meta-job.yaml']
+    """
     meta = write_operations(run_to_operations(run), path)
     gaps = (
         "the format has no operation for fetching, preparing and copying samples, checkpoints and"

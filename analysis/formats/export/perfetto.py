@@ -79,7 +79,14 @@ def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
 
 
 def export_perfetto(run: RunData, path: Path) -> ExportResult:
-    """Write the trace, with the note on steps that were left out (see `write_perfetto`)."""
+    """Write the trace, with the note on steps that were left out (see `write_perfetto`).
+
+    Example:
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> export_perfetto(run, Path("trace.json.gz")).paths[0].name
+        'trace.json.gz'
+    """
     written = write_perfetto(run, path)
     return ExportResult((written.path,), (written.note,) if written.note else ())
 

@@ -46,6 +46,15 @@ class Counterfactual:
         speeds: speed factor of a rank's computation, by rank.
         transfers: speed factor of all transfers.
         links: changed rates or delays of links, or of all links between two tiers.
+
+    Example:
+        >>> from laggard.analysis.replay.what_if.counterfactual import build_replay
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> replay = build_replay(load_run(Path("runs/quickstart/latest")))
+        >>> all_causes = frozenset(range(len(replay.causes)))
+        >>> saved_s = replay.makespan_s() - replay.makespan_s(Counterfactual(without=all_causes))
+        >>> saved_s > 10.0
+        True
     """
 
     without: frozenset[int] = frozenset()
@@ -93,6 +102,14 @@ def build_replay(run: RunData) -> RunReplay:
 
     Raises:
         RunFolderError: the run has no step, or the waits between its workers follow no known rule.
+
+    Example:
+        >>> from laggard.analysis.replay.what_if.counterfactual import Counterfactual
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> replay = build_replay(load_run(Path("runs/quickstart/latest")))
+        >>> without_edge = Counterfactual(speeds=dict.fromkeys(range(4, 8), 4.0))
+        >>> replay.makespan_s(without_edge) < replay.makespan_s()
+        True
     """
     if run.is_lockstep:
         return RunReplay(build_lockstep_analysis(run), run)

@@ -93,6 +93,14 @@ def estimate_strategies(
 
     Raises:
         RunFolderError: the run does not record the work or the messages of its workers.
+
+    Example:
+        >>> from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> (estimate,) = estimate_strategies(run, [AlternativeStrategy("local_sgd", {"steps": 4})])
+        >>> estimate.makespan_s < 35.0
+        True
     """
     known = deployment or DeploymentInfo()
     inputs = _InputBuilder(run, known)

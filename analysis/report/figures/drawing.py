@@ -45,7 +45,17 @@ def draw_figure(
 def draw_svg(
     kind: FigureKind, run: RunData, analysis: AnalysisResult, width_in: float = WIDE_IN
 ) -> str:
-    """Draw one figure in the house style, as an SVG document."""
+    """Draw one figure in the house style, as an SVG document.
+
+    Example:
+        >>> from laggard.analysis.findings.analyze_run import analyze_run
+        >>> from laggard.analysis.report.figures.registry import FIGURE_KINDS
+        >>> from laggard.analysis.tables.load_run import load_run
+        >>> run = load_run(Path("runs/quickstart/latest"))
+        >>> svg = draw_svg(FIGURE_KINDS[0], run, analyze_run(run))
+        >>> "<svg" in svg
+        True
+    """
     with house_style():
         return to_svg(kind.draw(run, analysis, width_in))
 

@@ -70,6 +70,12 @@ def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
     Returns:
         The matching hosts; empty when nothing matches or when `find_pattern_error` finds fault with
         the pattern.
+
+    Example:
+        >>> from laggard.scenario.load import load_scenario
+        >>> scenario = load_scenario(Path("my-continuum"))
+        >>> [host.name for host in select_hosts("edge.*", scenario.hosts)]
+        ['edge.trainer.1.1', 'edge.trainer.1.2']
     """
     if find_pattern_error(pattern) is not None:
         return ()

@@ -192,6 +192,13 @@ def load_scenario(
 
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
+
+    Example:
+        >>> scenario = load_scenario(Path("my-continuum"), ["workload.batch_size=64"])
+        >>> scenario.workload.batch_size
+        64
+        >>> scenario.shares["edge.trainer.1.1"]
+        0.1
     """
     problems = _ProblemCollector()
     parsed = [problems.try_call(partial(parse_override, text)) for text in overrides]
