@@ -126,7 +126,10 @@ def check_usage(
 
 
 def working_days(first: date, last: date) -> Iterator[date]:
-    """Yield Mondays to Fridays from `first` to `last` inclusive, except France's public holidays."""
+    """Yield the working days from `first` to `last` inclusive.
+
+    Weekends and France's public holidays are omitted.
+    """
     day = first
     while day <= last:
         if day.weekday() < 5 and day not in public_holidays(day.year):
@@ -145,7 +148,7 @@ def public_holidays(year: int) -> frozenset[date]:
 
 
 def easter_sunday(year: int) -> date:
-    """Return Easter in the Gregorian calendar by the anonymous algorithm (Nature, 20 April 1876)."""
+    """Return Easter Sunday by the anonymous Gregorian algorithm (Nature, 20 April 1876)."""
     golden, (century, of_century) = year % 19, divmod(year, 100)
     leaps, rest = divmod(century, 4)
     moon = (19 * golden + century - leaps - (century - (century + 8) // 25 + 1) // 3 + 15) % 30
