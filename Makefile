@@ -1,18 +1,18 @@
-# `make demo` and `make test`. Both install into .venv first, from nothing.
+# Start with `make demo` or `make test`. Both install everything into .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
-# One process more than there are cores, since some tests wait.
+# One process more than there are cores, since some tests mostly wait.
 WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist loadfile
 
 .PHONY: help install demo test test-all verify lint types unit long schemas freeze clean
 
 help:
-	@echo 'make demo      install, run the quickstart, say where the report is'
+	@echo 'make demo      install, run the quickstart, print the path of the report'
 	@echo 'make test      install, lint, type-check, run the short tests (minutes)'
 	@echo 'make test-all  make test, then the long tests: whole runs, testbeds, kernels, faults'
-	@echo 'make verify    measure how exactly this machine emulates, and whether it was quiet'
-	@echo 'make freeze    write constraints.txt from what is installed'
+	@echo 'make verify    measure how exactly this machine emulates'
+	@echo 'make freeze    write the installed versions to constraints.txt'
 	@echo 'make schemas   regenerate the JSON Schemas of the scenario files'
 
 install: .venv/installed
@@ -21,7 +21,7 @@ install: .venv/installed
 	@PYTHON=$(PYTHON) ./install.sh
 
 demo: install
-	@$(BIN)/laggard demo || [ $$? -eq 3 ]  # 3: the report says what the emulation missed
+	@$(BIN)/laggard demo || [ $$? -eq 3 ]  # 3: out of tolerance, as the report states
 
 test: lint types unit
 
@@ -40,7 +40,7 @@ types: install
 unit: install
 	$(PYTEST) $(WORKERS) -m "not long"
 
-# Two at a time: most of their minutes they wait for machines that are emulated.
+# Two processes, since these tests mostly wait for emulated machines.
 long: install
 	$(PYTEST) -n 2 --dist loadfile -m long
 
@@ -48,7 +48,7 @@ schemas: install
 	$(BIN)/python -m laggard.scenario.json_schemas
 
 freeze: install
-	@{ echo '# Exact versions that are tested together. After a deliberate change: make freeze, make test, commit.'; \
+	@{ echo '# Exact versions that are tested together. After an intended change: make freeze, make test, commit.'; \
 	   $(BIN)/pip freeze --all --exclude-editable | grep -viE '^(laggard|pip)==' | sed 's/+cpu$$//'; } > constraints.txt
 
 clean:
