@@ -48,7 +48,7 @@ schemas: install
 	$(BIN)/python -m laggard.scenario.json_schemas
 
 freeze: install
-	@{ echo '# Exact versions that are tested together. After an intended change: make freeze, make test, commit.'; \
+	@{ echo '# Exact versions that are tested together. After a deliberate change: make freeze, make test, commit.'; \
 	   $(BIN)/pip freeze --all --exclude-editable | grep -viE '^(laggard|pip)==' | sed 's/+cpu$$//'; } > constraints.txt
 
 clean:

@@ -47,4 +47,4 @@ def _describe_machine(machine: Machine) -> InventoryMachine:
 
 
 def _format_row(machine: InventoryMachine) -> tuple[str, ...]:
-    return machine.host, machine.reached, f"via {machine.gateway}" if machine.gateway else ""
+    return machine.host, machine.reached, f"through {machine.gateway}" if machine.gateway else ""
