@@ -267,8 +267,8 @@ class RunningManagers:
                 )
                 away = f"{name}: it could not be removed from the nodes", manager.destroy
                 # dool must end before its file is fetched: a file that grows during the transfer
-                # fails Ansible's checksum. The file remains on the node. The other managers store
-                # their data in containers, so it must be fetched before they are removed.
+                # fails Ansible's checksum. The file remains on the node. The removal of the other
+                # managers deletes their data, so it is fetched before.
                 for what, action in (away, home) if kind == "dstat" else (home, away):
                     _attempt_action(failed, what, action)
         self._running = {}
@@ -324,8 +324,7 @@ def start_managers(
                     meta=meta,
                     provider=_KwollectJobs(jobs),
                 )
-                # Registered before `deploy`, so that a deployment that fails halfway is removed
-                # too.
+                # Registered before `deploy`, so that a partial deployment is removed too.
                 undo.callback(_remove_manager, name, manager)
                 manager.deploy()
             except Exception as error:  # E2Clab and EnOSlib raise arbitrary exceptions

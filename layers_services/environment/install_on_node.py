@@ -34,7 +34,7 @@ from typing import TypedDict
 
 ANSWER_MARK = "laggard-answer "
 _BUILD = ".build-"
-# Space that stays free besides the unpacked wheels: virtual environment, folders, bytecode.
+# Free space that is required in addition to the unpacked wheels.
 _MARGIN_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -274,8 +274,7 @@ def _remove_environment(environment: Path, build: Path) -> None:
 
 def _put_in_place(made: Path, environment: Path) -> None:
     try:
-        # rename(2) is atomic. It fails if a concurrent run was first, whose environment is then
-        # used.
+        # rename(2) is atomic. If it fails because another run was first, that environment is used.
         made.rename(environment)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not _is_whole(environment):
@@ -310,8 +309,7 @@ def _unpack_wheel(wheel: Path, environment: Path, site: Path, final: Path) -> No
                 folders.add(target.parent)
             with archive.open(info) as packed, target.open("wb") as file:
                 start = packed.read(_CHUNK_BYTES)
-                # The wheel format requires the installer to replace this interpreter line of
-                # scripts.
+                # The wheel format requires the installer to replace this line of scripts.
                 if start.startswith(b"#!python"):
                     start = (
                         b"#!" + os.fsencode(final / "bin" / "python") + start[len(b"#!python") :]

@@ -212,8 +212,7 @@ def prepare(
     prepared: dict[str, PreparedNode] = {}
     sent: list[Shipment] = []
     pending = {machine.alias: machine for machine in machines}
-    # Three attempts: as the nodes are, after one shipment per site, and after one to each node
-    # left.
+    # Three attempts: first without sending, then after one shipment per site, then one per node.
     for tasks, plan in enumerate((_one_per_site, _one_each, None), 1):
         answers = _query_nodes(roles, {name: commands[name] for name in pending})
         for name in [

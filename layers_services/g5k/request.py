@@ -210,8 +210,7 @@ def placed_services(layers: LayersServices) -> Iterator[Placed]:
     for host in compile_hosts(layers):
         by_service.setdefault((host.layer_id, host.service_id), []).append(host)
     for i, layer in enumerate(layers.layers):
-        # A copy made by `repeat` is the same object as its original, so identity finds its
-        # location.
+        # A copy made by `repeat` is the same object as its original, so it has the same location.
         numbers = {id(service): j for j, service in enumerate(layer.services)}
         for service_id, service in enumerate(expand_repeated_services(layer), 1):
             at = ("layers", i, "services", numbers[id(service)])

@@ -1,10 +1,12 @@
 """Reservation, preparation and release of Grid'5000 nodes through EnOSlib's provider.
 
 EnOSlib submits jobs (`async_init` of one `G5k` per site), assigns nodes to roles, deploys systems
-and opens root's account. This module adds what EnOSlib lacks. It finds a common start for several
-sites with any walltime (EnOSlib's own method fails from 24 hours on). It limits every wait and
-names the nodes that failed. It releases everything after a failure and never leaves an unrecorded
-job.
+and opens root's account. This module adds what EnOSlib lacks:
+
+- It finds a common start for several sites with any walltime. EnOSlib's own method fails from 24
+  hours on.
+- It limits every wait and names the nodes that failed.
+- It releases everything after a failure and never leaves an unrecorded job.
 """
 
 from __future__ import annotations
@@ -430,8 +432,7 @@ def _ready(
     try:
         provisioned = provision_jobs(plan, hosts, jobs, job_name, patience_s, pace)
     except DeploymentError as error:
-        # A job that ends meanwhile makes its nodes unreachable; report that cause instead of the
-        # symptom.
+        # Nodes of a job that has ended are unreachable; report this cause, not the symptom.
         ended = [job for job in jobs if _is_over(job, pace)]
         if not ended:
             raise

@@ -24,8 +24,7 @@ from laggard.core import linux
 from laggard.core.errors import DeploymentError
 from laggard.layers_services.local.forked import end_with, fork_process
 
-# These libraries start one thread per core when they are loaded. A worker sets its own number
-# later.
+# These libraries start one thread per core at import. A worker sets its own number later.
 _NO_THREADS = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -179,8 +178,7 @@ class _Server:
             return ForkServerAnswer(refusal=f"cannot start {spec.name}: {error}")
         if pid == 0:
             end_with(lambda: self._become(spec, server))
-        # A pidfd becomes readable when the process ends, so `wait` can watch children and
-        # requests.
+        # A pidfd becomes readable when the process ends, so `wait` covers children and requests.
         self._children[pid] = (os.pidfd_open(pid), spec.name)
         return ForkServerAnswer(pid)
 

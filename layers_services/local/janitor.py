@@ -126,7 +126,7 @@ class Janitor:
 def _wait_and_remove(pipe: int) -> int:
     os.setsid()
     linux.set_process_name("laggard-janitor")
-    # A Ctrl-C reaches the janitor too, but it must outlive the run.
+    # The janitor must outlive the run, so it ignores the signals that end the run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     with open(pipe, "rb") as told:
