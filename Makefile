@@ -1,4 +1,4 @@
-# `make demo` and `make test`. Both install into .venv first, from nothing.
+# Start with `make demo` or `make test`. Both install everything into .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -9,12 +9,12 @@ WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist loadfile --no-
 .PHONY: help install demo test test-all verify docs lint types unit long schemas freeze clean
 
 help:
-	@echo 'make demo      install, run the quickstart, say where the report is'
+	@echo 'make demo      install, run the quickstart, print the path of the report'
 	@echo 'make test      install, lint, type-check, run the short tests (minutes)'
 	@echo 'make test-all  make test, then the long tests: whole runs, testbeds, kernels, faults'
-	@echo 'make verify    measure how exactly this machine emulates, and whether it was quiet'
+	@echo 'make verify    measure how exactly this machine emulates'
 	@echo 'make docs      build the documentation site in build/site'
-	@echo 'make freeze    write constraints.txt from what is installed'
+	@echo 'make freeze    write the installed versions to constraints.txt'
 	@echo 'make schemas   regenerate the JSON Schemas of the scenario files'
 
 install: .venv/installed
@@ -23,7 +23,7 @@ install: .venv/installed
 	@PYTHON=$(PYTHON) ./install.sh
 
 demo: install
-	@$(BIN)/laggard demo || [ $$? -eq 3 ]  # 3: the report says what the emulation missed
+	@$(BIN)/laggard demo || [ $$? -eq 3 ]  # 3: out of tolerance, as the report states
 
 test: lint types unit
 
@@ -46,7 +46,7 @@ types: install
 unit: install
 	$(PYTEST) $(WORKERS) -m "not long"
 
-# Two at a time: most of their minutes they wait for machines that are emulated.
+# Two processes, since these tests mostly wait for emulated machines.
 long: install
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m long
 

@@ -1,8 +1,8 @@
-"""Layers and services to hosts and to the description that EnOSlib's static provider reads.
+"""Compilation of layers and services into hosts and into EnOSlib's static description.
 
-Names and numbers are E2Clab's (`InfrastructureConfig._repeat_services`, `_generate_service_id` and
-`Service._service_key` of 3.7): a service's id is its position in its layer, `repeat: N` appends N
-copies after all services, `quantity` machines share one id.
+Names and numbers are those of E2Clab 3.7 (`InfrastructureConfig._repeat_services`,
+`_generate_service_id` and `Service._service_key`). A service's id is its position in its layer.
+`repeat: N` appends N copies after all services. The `quantity` machines of a service share one id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NETWORK = ipaddress.IPv4Network("10.77.0.0/16")
 PREFIX_LENGTH = NETWORK.prefixlen
 NETMASK = str(NETWORK.netmask)
 NETWORK6 = ipaddress.IPv6Network("fd77::/64")
-"""Of unique local addresses (RFC 4193); no packet of it ever leaves the sandbox."""
+"""Network of unique local addresses (RFC 4193). Its packets never leave the sandbox."""
 
 PREFIX_LENGTH6 = NETWORK6.prefixlen
 DEVICE = "eth0"
@@ -30,11 +30,12 @@ StaticDescription = dict[str, dict[str, list[dict[str, StaticValue]]]]
 
 
 def compile_hosts(layers: LayersServices) -> tuple[Host, ...]:
-    """The machines of all layers, in E2Clab's order, with addresses from 10.77.0.1 and fd77::1
-    upward.
+    """Return the machines of all layers in E2Clab's order, with IPv4 and IPv6 addresses.
+
+    Addresses count upward from 10.77.0.1 and fd77::1.
 
     Args:
-        layers: a validated `layers_services.yaml`, so at most `MAX_HOSTS` machines.
+        layers: a validated `layers_services.yaml`, which has at most `MAX_HOSTS` machines
     """
     return tuple(
         replace(host, address=str(NETWORK[number]), ipv6=(str(NETWORK6[number]),))
@@ -43,7 +44,7 @@ def compile_hosts(layers: LayersServices) -> tuple[Host, ...]:
 
 
 def expand_repeated_services(layer: Layer) -> tuple[Service, ...]:
-    """The layer's services with the copies that `repeat` asks for at the end."""
+    """Return the layer's services, followed by the copies that `repeat` asks for."""
     copies = [service for service in layer.services for _ in range(service.repeat)]
     return (*layer.services, *copies)
 
@@ -65,18 +66,20 @@ def _compile_hosts(layers: LayersServices) -> Iterator[Host]:
 
 
 def role_names(host: Host) -> tuple[str, ...]:
-    """The EnOSlib roles of a host, without repetition: its service key, then what E2Clab's
-    providers add.
+    """Return the EnOSlib roles of a host, without duplicates.
+
+    The first role is the host's service key. The roles that E2Clab's providers add follow.
     """
     return tuple(dict.fromkeys((host.name, *host.groups)))
 
 
 def static_description(hosts: Sequence[Host]) -> StaticDescription:
-    """What `enoslib.StaticConf.from_dictionary` reads: a machine per host and the one network
-    between them.
+    """Return the input of `enoslib.StaticConf.from_dictionary`.
+
+    It has one machine per host and the one network that connects them.
 
     Args:
-        hosts: with addresses.
+        hosts: hosts that have addresses
     """
     machines: list[dict[str, StaticValue]] = [
         {
@@ -90,6 +93,7 @@ def static_description(hosts: Sequence[Host]) -> StaticDescription:
     network: dict[str, StaticValue] = {
         "roles": [NETWORK_ROLE],
         "cidr": str(NETWORK),
+        # EnOSlib requires a gateway and a DNS server. No host of the sandbox has the last address.
         "gateway": str(NETWORK[-2]),
         "dns": str(NETWORK[-2]),
     }

@@ -1,6 +1,4 @@
-"""A machine of a remote testbed that stands for one host of the continuum, and how to reach it by
-SSH.
-"""
+"""Machine of a remote testbed that takes the place of one host, and its SSH access."""
 
 from __future__ import annotations
 
@@ -13,15 +11,15 @@ from laggard.core.hosts import Host
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a machine by SSH.
+    """SSH access to one machine.
 
     Attributes:
-        address: name or address to connect to.
-        user: who logs in there; shaping links needs root.
-        port: of its SSH server.
-        key: private key file; None leaves it to the user's SSH agent and configuration.
-        gateway: `user@host[:port]` to jump over; empty for a direct connection.
-        options: further `ssh -o` settings, such as `StrictHostKeyChecking=no`.
+        address: name or address to connect to
+        user: user to log in as; traffic shaping needs root
+        port: port of the machine's SSH server
+        key: private key file; with None, the user's SSH agent and configuration choose the key
+        gateway: `user@host[:port]` of the jump host; empty for a direct connection
+        options: further `ssh -o` settings, such as `StrictHostKeyChecking=no`
     """
 
     address: str
@@ -32,22 +30,26 @@ class Access:
     options: tuple[str, ...] = ()
 
     def ssh_arguments(self) -> tuple[str, ...]:
-        """Arguments of ssh(1) before the command, the destination included."""
+        """Return the arguments of ssh(1) that precede the command, including the destination."""
         return (*self._options("-p"), f"{self.user}@{self.address}")
 
     def sftp_arguments(self) -> tuple[str, ...]:
-        """Arguments of sftp(1), the destination included."""
+        """Return the arguments of sftp(1), including the destination."""
         return (*self._options("-P"), f"{self.user}@{self.address}")
 
     @property
     def jumps_over(self) -> str:
-        """`user@host` that the connection goes through; empty for a direct one."""
+        """Return `user@host` of the jump host; empty for a direct connection.
+
+        A `ProxyCommand` option takes precedence over `gateway`.
+        """
         proxies = [option for option in self.options if option.startswith("ProxyCommand=")]
         return shlex.split(proxies[0])[-1] if proxies else self.gateway
 
     def _options(self, port_flag: str) -> tuple[str, ...]:
         key = ("-i", str(self.key)) if self.key is not None else ()
         jump = ("-J", self.gateway) if self.gateway else ()
+        # BatchMode makes ssh fail instead of asking for a password that no one can enter.
         settings = ("BatchMode=yes", "ConnectTimeout=10", *self.options)
         return (
             port_flag,
@@ -60,15 +62,16 @@ class Access:
 
 @dataclass(frozen=True)
 class Machine:
-    """A reserved machine.
+    """Reserved machine.
 
     Attributes:
-        host: the host of the continuum that it is; `host.address` is its address on the experiment
-            network, `host.ipv6` what it says itself (`node_facts.with_ipv6`).
-        access: how to reach it.
-        site: where it is; machines of one site share a home folder (Grid'5000's NFS). Empty: it
-            shares with nobody.
-        cluster: of which cluster; empty where there are none.
+        host: host of the continuum that this machine takes the place of; `host.address` is the
+            machine's address on the experiment network, `host.ipv6` holds the addresses that the
+            machine reported (`node_facts.with_ipv6`)
+        access: SSH access to the machine
+        site: site of the machine; machines of one site share a home folder (Grid'5000's NFS);
+            empty if the machine shares its home folder with no other
+        cluster: cluster of the machine; empty if the testbed has no clusters
     """
 
     host: Host
@@ -78,5 +81,5 @@ class Machine:
 
     @property
     def alias(self) -> str:
-        """Its name in Ansible's inventory: the host's."""
+        """Return the machine's name in Ansible's inventory, which is the host's name."""
         return self.host.name

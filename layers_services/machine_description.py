@@ -1,4 +1,4 @@
-"""Description, by `laggard plan`, of the machines that a remote testbed would give a scenario."""
+"""Description of the remote machines that `laggard plan` would give a scenario."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from laggard.core.run_schema import Record
 
 
 class MachineDescription(Record, ABC):
-    """Machines of a planned run, as values and as lines; every testbed has a subclass."""
+    """Machines of a planned run, as values and as lines of text; every testbed has a subclass."""
 
     @abstractmethod
     def format_lines(self) -> Iterator[str]:
-        """Yield the description, line by line, for people."""
+        """Yield the description as lines of text for people."""

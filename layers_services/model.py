@@ -1,9 +1,8 @@
-"""`layers_services.yaml` and `workflow.yaml`, with E2Clab's meaning and without what its schemas
-let slip.
+"""Models of `layers_services.yaml` and `workflow.yaml`, stricter than E2Clab's schemas.
 
-E2Clab 3.7's schemas (`e2clab/schemas/*_schema.py`) accept unknown keys almost everywhere; here they
-are refused, except a service's metadata, where E2Clab allows any key and only look-alikes of a
-known one are refused.
+Both files have E2Clab's meaning. The schemas of E2Clab 3.7 (`e2clab/schemas/*_schema.py`) accept
+unknown keys almost everywhere; these models reject them. The exception is a service's metadata:
+E2Clab allows any key there, so only a likely misspelling of a known key is rejected.
 """
 
 from __future__ import annotations
@@ -32,19 +31,22 @@ from pydantic_core import PydanticCustomError
 from laggard.core.yaml_source import ERROR_SUBKEY
 
 MAX_HOSTS = 10_000
+# Ansible predefines these two groups.
 _RESERVED = {"all", "ungrouped"}
 
 
 def _not_reserved(name: str) -> str:
     if name.lower() in _RESERVED:
-        raise ValueError(f"`{name}` names every host in a pattern — choose another name")
+        raise ValueError(
+            f"`{name}` is reserved: Ansible has a group of this name — choose another name"
+        )
     return name
 
 
 def _plain_name(value: object) -> object:
     rule = (
-        "a name is letters, digits, _ and -, at most 63, and begins with a letter or digit —"
-        " rename it"
+        "a name has 1 to 63 characters (letters, digits, `_`, `-`) and begins with a letter or"
+        " digit — rename it"
     )
     if not isinstance(value, str) or not value.isascii() or not 0 < len(value) <= 63:
         raise ValueError(rule)
@@ -83,7 +85,7 @@ class _Provider(_LayersSection):
 
 
 class G5k(_Provider):
-    """How E2Clab reserves on Grid'5000."""
+    """Settings of E2Clab's reservation on Grid'5000."""
 
     queue: Literal["default", "production", "besteffort", "testing"] | None = None
     reservation: (
@@ -100,18 +102,16 @@ class G5k(_Provider):
     @model_validator(mode="after")
     def _environments_are_deployed(self) -> Self:
         if self.env_name is not None and "deploy" not in (self.job_type or ()):
-            raise ValueError(
-                "`env_name` needs `deploy` among `job_type` — add `job_type: [deploy]`"
-            )
+            raise ValueError("`env_name` requires job type `deploy` — add `job_type: [deploy]`")
         return self
 
 
 class Iotlab(_Provider):
-    """How E2Clab reserves on FIT IoT-LAB."""
+    """Settings of E2Clab's reservation on FIT IoT-LAB."""
 
 
 class ChameleonCloud(_Provider):
-    """How E2Clab reserves on Chameleon Cloud."""
+    """Settings of E2Clab's reservation on Chameleon Cloud."""
 
     rc_file: StrictStr | None = None
     key_name: StrictStr | None = None
@@ -119,14 +119,14 @@ class ChameleonCloud(_Provider):
 
 
 class ChameleonEdge(_Provider):
-    """How E2Clab reserves on Chameleon Edge."""
+    """Settings of E2Clab's reservation on Chameleon Edge."""
 
     rc_file: StrictStr | None = None
     image: StrictStr | None = None
 
 
 class Scaleway(_Provider):
-    """How E2Clab reserves Scaleway instances."""
+    """Settings of E2Clab's reservation of Scaleway instances."""
 
     profile: StrictStr | None = None
     config_file: StrictStr | None = None
@@ -141,8 +141,9 @@ class Scaleway(_Provider):
 
 
 class Environment(_LayersSection):
-    """Where E2Clab would deploy, and what all of its providers share. The local testbed ignores
-    it.
+    """Providers that E2Clab would deploy to, and the settings that they share.
+
+    The local testbed ignores this section.
     """
 
     job_name: StrictStr | None = None
@@ -165,14 +166,16 @@ class Environment(_LayersSection):
         )
         if all(provider is None for provider in providers):
             raise ValueError(
-                "E2Clab needs a provider here — add `g5k: {}`; the local testbed does not use it"
+                "no provider is given and E2Clab requires one — add `g5k: {}`; the local testbed"
+                " ignores it"
             )
         return self
 
 
 class Service(BaseModel):
-    """A service of a layer; keys that E2Clab does not know are metadata, handed on to the service
-    as they are.
+    """Service of a layer.
+
+    Keys that E2Clab does not know are metadata. They are passed to the service unchanged.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -180,13 +183,18 @@ class Service(BaseModel):
 
     name: Annotated[Name, Field(description="name of the service", examples=["trainer"])]
     quantity: Annotated[StrictInt, Field(ge=1, description="number of machines")] = 1
-    roles: Annotated[tuple[Name, ...], Field(description="extra roles of its machines")] = ()
+    roles: Annotated[
+        tuple[Name, ...], Field(description="additional roles of the service's machines")
+    ] = ()
     repeat: Annotated[
-        StrictInt, Field(ge=0, description="how many more such services the layer ends with")
+        StrictInt,
+        Field(
+            ge=0, description="number of additional copies of this service at the end of the layer"
+        ),
     ] = 0
-    env: Annotated[Metadata, Field(description="what the service's own code reads")] = {}
+    env: Annotated[Metadata, Field(description="variables that the service's own class reads")] = {}
     environment: Annotated[
-        ProviderName | None, Field(description="provider, unless the first one")
+        ProviderName | None, Field(description="provider of this service; the first one by default")
     ] = None
     cluster: StrictStr | None = None
     servers: tuple[StrictStr, ...] | StrictStr | None = None
@@ -198,13 +206,15 @@ class Service(BaseModel):
 
     @property
     def metadata(self) -> Metadata:
-        """The keys that E2Clab hands to the service unread."""
+        """Return the keys that E2Clab passes to the service without reading them."""
         return dict(self.__pydantic_extra__ or {})
 
     @property
     def machines(self) -> int:
-        """Machines of one such service: as many as servers are listed (unless a cluster is), else
-        `quantity`.
+        """Return the number of machines of one such service.
+
+        It is the number of listed servers, or `quantity` if no servers are listed or a cluster is
+        given.
         """
         if self.servers is None or self.cluster is not None:
             return self.quantity
@@ -223,19 +233,19 @@ class Service(BaseModel):
 
 
 class Layer(_LayersSection):
-    """A tier of the continuum, such as edge, fog or cloud."""
+    """Tier of the continuum, such as edge, fog or cloud."""
 
     name: Annotated[Name, Field(description="name of the layer", examples=["cloud", "fog", "edge"])]
-    services: Annotated[tuple[Service, ...], Field(description="its services, in order")]
+    services: Annotated[tuple[Service, ...], Field(description="services of the layer, in order")]
 
     @property
     def machines(self) -> int:
-        """Machines of the whole layer."""
+        """Return the number of machines of the whole layer."""
         return sum(service.machines * (service.repeat + 1) for service in self.services)
 
 
 class LayersServices(_LayersSection):
-    """`layers_services.yaml`: the layers of the continuum and the services on them."""
+    """Layers of the continuum and their services (`layers_services.yaml`)."""
 
     environment: Environment
     layers: tuple[Layer, ...]
@@ -250,25 +260,25 @@ class LayersServices(_LayersSection):
         twice = [name for name, count in counts.items() if count > 1]
         if twice:
             second = [i for i, layer in enumerate(self.layers) if layer.name.lower() == twice[0]][1]
-            rule = "this layer is there twice (case does not matter) — put its services together"
+            rule = "two layers have this name (case is ignored) — merge them into one layer"
             raise PydanticCustomError(
                 "duplicate_name", rule, {ERROR_SUBKEY: ("layers", second, "name")}
             )
         machines = sum(layer.machines for layer in self.layers)
         if machines > MAX_HOSTS:
             raise ValueError(
-                f"{machines} hosts are asked for, and a continuum has at most {MAX_HOSTS} — lower"
-                " quantities"
+                f"the layers define {machines} hosts and the maximum is {MAX_HOSTS} — lower"
+                " `quantity` or `repeat`"
             )
         if machines == 0:
             raise ValueError(
-                "no layer has a service, so there is no host — add a layer with a service"
+                "no layer has a service, so the continuum has no hosts — add a layer with a service"
             )
         return self
 
 
 class DependsOn(_LayersSection):
-    """Hosts whose information a play's hosts are given."""
+    """Hosts whose information is passed to the hosts of a play."""
 
     service_selector: StrictStr
     prefix: StrictStr
@@ -323,8 +333,9 @@ PLAY_KEYWORDS = frozenset(
 
 
 class Play(BaseModel):
-    """Ansible tasks on some hosts, in E2Clab's three stages; other keys are keywords of an Ansible
-    play.
+    """Ansible tasks for some hosts, in E2Clab's three stages.
+
+    Other keys are keywords of an Ansible play.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -347,18 +358,18 @@ class Play(BaseModel):
                 known = sorted(PLAY_KEYWORDS | set(type(self).model_fields))
                 near = difflib.get_close_matches(key, known, n=1)
                 raise ValueError(
-                    f"`{key}` is no key of a play — "
+                    f"`{key}` is not a key of a play — "
                     + (f"did you mean `{near[0]}`?" if near else "remove it")
                 )
         return self
 
 
 class Workflow(RootModel[tuple[Play, ...]]):
-    """`workflow.yaml`: a list of plays; `[]` where there is nothing to do."""
+    """List of plays (`workflow.yaml`); `[]` if there is nothing to run."""
 
     model_config = ConfigDict(frozen=True)
 
     @property
     def plays(self) -> tuple[Play, ...]:
-        """The plays, in order."""
+        """Return the plays in order."""
         return self.root

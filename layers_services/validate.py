@@ -12,19 +12,23 @@ from laggard.core.hosts import (
 from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.layers_services.model import Workflow
 
+# Limit of the local testbed only; `model.MAX_HOSTS` applies to every testbed.
 MAX_HOSTS = 500
 MAX_ROLES = 10_000
 
 
 def check_hosts(hosts: Sequence[Host], source: YamlSource) -> Iterator[Problem]:
-    """Yield a problem when a scenario has too many hosts or too many roles."""
+    """Yield a problem if a scenario has too many hosts or too many roles."""
     if len(hosts) > MAX_HOSTS:
-        rule = f"{len(hosts)} hosts, and the local testbed holds at most {MAX_HOSTS}"
-        yield source.locate_problem(("layers",), rule, "lower the quantities", value="")
+        rule = (
+            f"the scenario has {len(hosts)} hosts and the local testbed supports at most"
+            f" {MAX_HOSTS}"
+        )
+        yield source.locate_problem(("layers",), rule, "lower `quantity` or `repeat`", value="")
     roles = sum(len(host.roles) for host in hosts)
     if roles > MAX_ROLES:
-        rule = f"{roles} roles of all hosts together, and a continuum has at most {MAX_ROLES}"
-        yield source.locate_problem(("layers",), rule, "name fewer roles", value="")
+        rule = f"the hosts have {roles} roles in total and the maximum is {MAX_ROLES}"
+        yield source.locate_problem(("layers",), rule, "remove roles", value="")
 
 
 def validate_workflow(
@@ -32,8 +36,12 @@ def validate_workflow(
 ) -> Iterator[Problem]:
     """Yield a problem for each pattern of `workflow.yaml` that is malformed or matches no host.
 
-    Services with their own class may register sub-services at deployment, so their patterns cannot
-    be checked before.
+    Args:
+        workflow: the validated workflow
+        hosts: all hosts of the scenario
+        source: location of the workflow in its file
+        own_classes: services that a user's own class deploys; such a class may register
+            sub-services at deployment, so with any of them no pattern is checked
     """
     if own_classes:
         return

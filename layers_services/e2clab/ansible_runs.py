@@ -1,6 +1,4 @@
-"""What every run of Ansible through E2Clab or EnOSlib needs: a folder to work in, and the reason of
-a failure in one line.
-"""
+"""Working folder and failure messages of Ansible runs through E2Clab or EnOSlib."""
 
 from __future__ import annotations
 
@@ -21,10 +19,11 @@ class _AnsibleRecord(Protocol):
 
 @contextlib.contextmanager
 def working_in(folder: Path | None) -> Iterator[Path]:
-    """Make `folder` the current one while EnOSlib runs, which writes its playbooks there.
+    """Make `folder` the current folder while EnOSlib runs, because it writes its playbooks there.
 
     Args:
-        folder: writable; relative paths in a user's tasks begin there. None is the sandbox's own.
+        folder: writable folder, to which relative paths in a user's tasks refer; None selects the
+            sandbox's own workspace
     """
     if folder is None:
         with ansible_workspace() as workspace:
@@ -36,10 +35,10 @@ def working_in(folder: Path | None) -> Iterator[Path]:
 
 
 def failure_reason(error: BaseException) -> str:
-    """What failed on which host, from the records that EnOSlib puts into its errors.
+    """Return the failed tasks and their hosts, from the records in EnOSlib's errors.
 
-    E2Clab raises its own errors while it handles EnOSlib's, often without a word; so the first of
-    the chain that has records speaks, else the innermost one.
+    E2Clab raises its own errors, often without a message, while it handles those of EnOSlib. The
+    first error of the chain that has records is therefore reported, or else the innermost error.
     """
     innermost = error
     each: BaseException | None = error

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ManagerSupport:
-    """What E2Clab's managers find on a testbed.
+    """Features of a testbed that E2Clab's managers need.
 
     Attributes:
-        testbed: name of the testbed.
-        own_machines: hosts are machines of their own, on which a manager may install.
-        kwollect: kwollect meters the hosts.
-        docker_cache: hosts reach docker-cache.grid5000.fr.
+        testbed: name of the testbed
+        own_machines: True if every host is a machine of its own, on which a manager may install
+        kwollect: True if kwollect measures the hosts
+        docker_cache: True if the hosts can reach docker-cache.grid5000.fr
     """
 
     testbed: str

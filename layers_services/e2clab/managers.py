@@ -1,10 +1,10 @@
-"""E2Clab's managers - monitoring, provenance, kwollect - run through E2Clab's own classes, or
-refused by name beforehand.
+"""E2Clab's managers (monitoring, provenance, kwollect), run through E2Clab's own classes.
 
-A manager watches the hosts of the services that have its agents' role (`roles: [monitoring]`), and
-some keep what they see on a machine of their own. E2Clab reserves that machine besides the
-services'; here it is one of the scenario's own services, with the role that E2Clab gives that
-machine (`roles: [monitoring_service]`).
+A manager that a testbed cannot run is rejected by name before the run starts. A manager watches
+the hosts whose services have the role of its agents (`roles: [monitoring]`). Some managers store
+their data on a machine of their own. E2Clab reserves that machine in addition to the services'
+machines. Here it is one of the scenario's services, with E2Clab's role for it (`roles:
+[monitoring_service]`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ _WATCHED: Mapping[str, str] = {
     "kwollect": "k_monitor",
 }
 """Role of the hosts that a manager watches, in the order in which E2Clab deploys managers."""
+
 _KEEPERS: Mapping[str, str] = {
     "provenance": "provenance_service",
     "monitoring": "monitoring_service",
 }
-"""Role of the machine that keeps what a manager sees (monitoring of type `dstat` needs none)."""
+"""Role of the machine that stores a manager's data (monitoring of type `dstat` needs none)."""
+# Downloads that a node without internet access cannot make; they are named in the error message.
 _FETCHED: Mapping[str, str] = {
     "dstat": "dool from raw.githubusercontent.com, and tmux from Debian where it is missing",
     "tig": "Docker images from hub.docker.com",
@@ -51,7 +53,7 @@ _FETCHED: Mapping[str, str] = {
 
 
 class _KwollectJob(NamedTuple):
-    """What E2Clab's kwollect manager reads of a reservation on Grid'5000."""
+    """Fields of a Grid'5000 reservation that E2Clab's kwollect manager reads."""
 
     site: str
     uid: int
@@ -59,7 +61,7 @@ class _KwollectJob(NamedTuple):
 
 @dataclass(frozen=True)
 class _KwollectJobs:
-    """What E2Clab's kwollect manager takes for E2Clab's Grid'5000 provider."""
+    """Stand-in for E2Clab's Grid'5000 provider, as far as its kwollect manager uses it."""
 
     jobs: Sequence[ReservedJob]
 
@@ -86,16 +88,17 @@ class _Manager(Protocol):
 def manager_problems(
     layers: LayersServices, support: ManagerSupport, source: YamlSource = UNPLACED
 ) -> tuple[Problem, ...]:
-    """Why managers of a scenario cannot run on a testbed, as far as the file alone tells; nothing
-    is started or imported.
+    """Return the reasons why managers of a scenario cannot run on a testbed.
+
+    Only the file is checked. No manager is started or imported.
 
     Args:
-        layers: the validated file.
-        support: what managers find where it is to run.
-        source: where `layers` was read.
+        layers: the validated file
+        support: features of the testbed that the scenario runs on
+        source: location of `layers` in its file
 
     Returns:
-        One problem at least per manager that has to be refused. The scenario can run without those.
+        At least one problem per rejected manager. The scenario can run without these managers.
     """
     problems = []
     for name, settings in _list_managers(layers).items():
@@ -117,28 +120,28 @@ def _list_managers(layers: LayersServices) -> Mapping[str, Metadata]:
 
 
 def _find_refusal(name: str, support: ManagerSupport) -> tuple[str, str] | None:
-    """The rule by which a testbed excludes a manager, and the way out."""
+    """Return the rule that excludes a manager from a testbed and its fix; None if supported."""
     if name == "monitoring_iotlab":
         return (
-            "FIT IoT-LAB's own nodes alone have this monitoring, and Laggard does not run there",
+            "only FIT IoT-LAB's nodes have this monitoring, and Laggard does not support them",
             "use `monitoring`",
         )
     if name == "kwollect" and not support.kwollect:
         return (
-            f"kwollect meters nodes of Grid'5000, and this run is on `{support.testbed}`",
+            f"kwollect measures Grid'5000 nodes only, and this run is on `{support.testbed}`",
             "run it on g5k",
         )
     if not support.own_machines:
         whose = (
-            "every host is a namespace of this machine, and E2Clab's manager would install and"
-            " measure on the machine"
+            "every host is a namespace of this machine, so E2Clab's manager would install software"
+            " and measure on the machine itself"
         )
-        return f"not run on `{support.testbed}`: {whose}", "run it on g5k or ssh"
+        return f"not supported on `{support.testbed}`: {whose}", "run it on g5k or ssh"
     if name == "provenance" and not support.docker_cache:
         return (
             (
-                "E2Clab's class takes its images through docker-cache.grid5000.fr, which only"
-                " Grid'5000 reaches"
+                "E2Clab's class pulls its images through docker-cache.grid5000.fr, which is"
+                " reachable only from Grid'5000"
             ),
             "run it on g5k",
         )
@@ -148,27 +151,25 @@ def _find_refusal(name: str, support: ManagerSupport) -> tuple[str, str] | None:
 def _setting_problems(
     name: str, settings: Metadata, layers: LayersServices, source: YamlSource
 ) -> Iterator[Problem]:
-    """What of a manager's settings E2Clab's schema refuses, or its class would pass over without a
-    word.
-    """
+    """Yield settings of a manager that E2Clab's schema rejects or its class silently ignores."""
     yield from _type_problems(name, settings, source)
     roles = {
         role for layer in layers.layers for service in layer.services for role in service.roles
     }
     watched = _WATCHED[name]
     if watched not in roles:
-        rule = f"it watches the hosts with the role `{watched}`, and no service has it"
+        rule = f"it watches the hosts with the role `{watched}`, and no service has this role"
         yield source.locate_problem(
-            (name,), rule, f"write `roles: [{watched}]` at the services to watch", value=name
+            (name,), rule, f"add `roles: [{watched}]` to the services to watch", value=name
         )
     if name in _KEEPERS and settings.get("type") != "dstat" and _KEEPERS[name] not in roles:
         rule = (
-            f"it keeps its data on a machine with the role `{_KEEPERS[name]}`, and no service"
-            " has it"
+            f"it stores its data on a machine with the role `{_KEEPERS[name]}`, and no service"
+            " has this role"
         )
         fix = (
-            f"add a service with `roles: [{_KEEPERS[name]}]`: Laggard reserves no machine besides"
-            " the services'"
+            f"add a service with `roles: [{_KEEPERS[name]}]`; Laggard reserves no machines other"
+            " than those of services"
         )
         yield source.locate_problem((name,), rule, fix, value=name)
 
@@ -181,8 +182,8 @@ def _type_problems(name: str, settings: Metadata, source: YamlSource) -> Iterato
             if not isinstance(settings.get(key), str):
                 yield source.locate_problem(
                     (name, key),
-                    f"`{key}` is missing, or no text",
-                    "see E2Clab's provenance manager",
+                    f"`{key}` is missing or not a string",
+                    "see the documentation of E2Clab's provenance manager",
                 )
     else:
         yield from _kwollect_problems(settings, source)
@@ -191,10 +192,10 @@ def _type_problems(name: str, settings: Metadata, source: YamlSource) -> Iterato
 def _monitoring_problems(settings: Metadata, source: YamlSource) -> Iterator[Problem]:
     if settings.get("type") not in ("dstat", "tig", "tpg"):
         yield source.locate_problem(
-            ("monitoring", "type"), "monitoring is of type dstat, tig or tpg", "write `type: dstat`"
+            ("monitoring", "type"), "the type must be dstat, tig or tpg", "write `type: dstat`"
         )
     if settings.get("network") == "private":
-        rule = "a network for monitoring alone is made by E2Clab's own reservation only"
+        rule = "only E2Clab's own reservation can create a separate monitoring network"
         yield source.locate_problem(("monitoring", "network"), rule, "write `network: shared`")
 
 
@@ -203,20 +204,24 @@ def _kwollect_problems(settings: Metadata, source: YamlSource) -> Iterator[Probl
     if not isinstance(metrics, list) or not all(isinstance(metric, str) for metric in metrics):
         fix = "write `metrics: [wattmetre_power_watt]`, or [all]"
         yield source.locate_problem(
-            ("kwollect", "metrics"), "kwollect collects a list of metrics", fix
+            ("kwollect", "metrics"), "`metrics` must be a list of metric names", fix
         )
     if "start" in settings and "end" not in settings:
-        rule = "with `start` and without `end` E2Clab's class collects nothing, and only logs it"
+        rule = (
+            "`start` is set and `end` is not: E2Clab's class would only log this, and collect"
+            " nothing"
+        )
         yield source.locate_problem(("kwollect", "start"), rule, "add `end: finalize`")
 
 
 @dataclass
 class RunningManagers:
-    """Managers that E2Clab's classes have deployed, until `finish`.
+    """Managers that E2Clab's classes have deployed and that run until `finish`.
 
     Attributes:
-        information: what they tell about themselves, by role: address and URL of a dashboard.
-        output_dir: gets `monitoring-data/` and `provenance-data/`.
+        output_dir: folder that receives `monitoring-data/` and `provenance-data/`
+        information: information that the managers report about themselves, by role, such as the
+            address and URL of a dashboard
     """
 
     output_dir: Path
@@ -226,14 +231,12 @@ class RunningManagers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Keys of `layers_services.yaml` whose managers run."""
+        """Return the keys of `layers_services.yaml` whose managers run."""
         return tuple(self._running)
 
     @contextlib.contextmanager
     def stage(self, name: Stage) -> Iterator[None]:
-        """Note when a stage of the workflow begins and ends: what kwollect collects is bounded by
-        such times.
-        """
+        """Record the start and end times of a workflow stage, which bound the data of kwollect."""
         if "kwollect" not in self._running:
             yield
             return
@@ -247,23 +250,25 @@ class RunningManagers:
             probe.set_end(name)
 
     def finish(self) -> None:
-        """Bring the data of every manager home and remove it from the nodes, whatever becomes of
-        the others.
+        """Fetch the data of every manager and remove the managers from the nodes.
+
+        A failure of one manager does not stop the others.
 
         Raises:
-            DeploymentError: what could not be brought home or removed, and why; all else was.
+            DeploymentError: some data could not be fetched or some managers could not be removed;
+                the message names each with the reason
         """
         failed: list[str] = []
         with working_in(self._workspace):
             for name, (manager, kind) in self._running.items():
                 home = (
-                    f"{name}: its data could not be brought home",
+                    f"{name}: its data could not be fetched",
                     partial(manager.backup, self.output_dir),
                 )
                 away = f"{name}: it could not be removed from the nodes", manager.destroy
-                # A file that dool still writes to changes while Ansible fetches it, and does not
-                # match its checksum; it outlives dool. The others keep their data in what is
-                # removed.
+                # dool must end before its file is fetched: a file that grows during the transfer
+                # fails Ansible's checksum. The file remains on the node. The removal of the other
+                # managers deletes their data, so it is fetched before.
                 for what, action in (away, home) if kind == "dstat" else (home, away):
                     _attempt_action(failed, what, action)
         self._running = {}
@@ -285,18 +290,18 @@ def start_managers(
     """Deploy the managers that a scenario asks for, as E2Clab does after its services.
 
     Args:
-        layers: the validated file, of which `manager_problems` found nothing wrong for this
-            testbed.
-        roles: EnOSlib roles of the hosts.
-        networks: EnOSlib networks of the hosts.
-        scenario_dir: the scenario's folder; its name is part of folders on the nodes.
-        artifacts_dir: where `agent_conf` and `dataflow_spec` are.
-        output_dir: where `finish` puts data; its name is the run's.
-        jobs: the reservations on Grid'5000, for kwollect.
-        workspace: folder that EnOSlib writes its playbooks to; None is the sandbox's own.
+        layers: the validated file, in which `manager_problems` found no problem for this testbed
+        roles: EnOSlib roles of the hosts
+        networks: EnOSlib networks of the hosts
+        scenario_dir: folder of the scenario; its name is part of folder names on the nodes
+        artifacts_dir: folder that contains `agent_conf` and `dataflow_spec`
+        output_dir: folder that `finish` writes data to; its name is the name of the run
+        jobs: reservations on Grid'5000, for kwollect
+        workspace: folder that EnOSlib writes its playbooks to; None selects the sandbox's own
 
     Raises:
-        DeploymentError: a manager could not be deployed; those before it were removed again.
+        DeploymentError: a manager could not be deployed; those deployed before it have been
+            removed
     """
     asked = {
         name: settings for name, settings in _list_managers(layers).items() if name in _WATCHED
@@ -319,12 +324,14 @@ def start_managers(
                     meta=meta,
                     provider=_KwollectJobs(jobs),
                 )
+                # Registered before `deploy`, so that a partial deployment is removed too.
                 undo.callback(_remove_manager, name, manager)
                 manager.deploy()
-            except Exception as error:  # E2Clab's and EnOSlib's code raises anything
+            except Exception as error:  # E2Clab and EnOSlib raise arbitrary exceptions
                 raise DeploymentError(_not_deployed(name, settings, error)) from error
             running[name] = manager, str(settings.get("type", name))
             information.update(manager.get_extra_info())
+        # Every manager runs: keep them instead of removing them when the block ends.
         undo.pop_all()
     return RunningManagers(output_dir, information, running, workspace)
 
@@ -337,7 +344,7 @@ def _configure_manager(name: str, settings: Metadata) -> _Manager:
         manager: _Manager = Managers[name.upper()].value(config=settings)
     except E2clabConfigError as error:
         raise DeploymentError(
-            f"E2Clab's `{name}` manager refuses its settings in layers_services.yaml: {settings}"
+            f"E2Clab's `{name}` manager rejects its settings in layers_services.yaml: {settings}"
         ) from error
     return manager
 
@@ -345,7 +352,7 @@ def _configure_manager(name: str, settings: Metadata) -> _Manager:
 def _not_deployed(name: str, settings: Metadata, error: Exception) -> str:
     what = f"E2Clab's `{name}` manager could not be deployed: {failure_reason(error)}"
     fetched = _FETCHED.get(str(settings.get("type", name)), "")
-    needs = f"\nIt takes {fetched}: nodes without the internet cannot have it." if fetched else ""
+    needs = f"\nIt downloads {fetched}; nodes need internet access for it." if fetched else ""
     return f"{what}{needs}\nTo run without it, remove `{name}` from layers_services.yaml."
 
 
@@ -359,6 +366,6 @@ def _remove_manager(name: str, manager: _Manager) -> None:
 def _attempt_action(failed: list[str], what: str, action: Callable[[], None]) -> None:
     try:
         action()
-    # What else there is to bring home or remove must still be.
+    # One failure must not prevent fetching from or removing the remaining managers.
     except Exception as error:  # noqa: BLE001
         failed.append(f"{what}: {failure_reason(error)}")

@@ -1,8 +1,8 @@
-"""Whether an Ansible play can see the facts that Ansible gathers before it, host by host, unless
-told otherwise.
+"""Detection of Ansible plays that do not use the facts that Ansible gathers about hosts.
 
-Gathering them takes longer than most tasks of a workflow, and E2Clab gathers them anew for every
-play and stage. A play that cannot see them runs the same without.
+Ansible gathers facts before every play by default. This takes longer than most tasks of a
+workflow, and E2Clab repeats it for every play and stage. A play that cannot access facts gives the
+same result without them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TASK_KEYWORDS = frozenset(
      "retries", "run_once",
      "tags", "throttle", "timeout", "until", "vars", "when", "with_items"}
 )  # fmt: skip
-# Modules that neither read facts themselves nor bring in text that is not in the play, such as a
-# template's.
+# Modules that neither read facts nor load text from outside the play, as `template` does.
+# A module that is not listed here counts as one that sees facts.
 _BLIND_MODULES = frozenset(
     {"assert", "command", "copy", "debug", "fail", "fetch", "file", "find", "get_url", "git",
      "lineinfile", "pause",
@@ -36,11 +36,11 @@ _SEES_FACTS = re.compile(r"ansible_|hostvars|\bvars\b|lookup|query|\bq\(")
 
 
 def can_see_facts(play: Mapping[str, object], *others: object) -> bool:
-    """Whether facts could make a difference to a play; True where that is not certain.
+    """Return whether facts could change the result of a play; True if this is uncertain.
 
     Args:
-        play: a play of `workflow.yaml`, with its tasks by stage or under `tasks`.
-        others: further values that the play's text may be filled with.
+        play: a play of `workflow.yaml`, with its tasks by stage or under `tasks`
+        others: further values that may be substituted into the play's text
     """
     known = {*_PLAY_KEYWORDS, *_TASK_LISTS}
     if not known.issuperset(play):

@@ -1,14 +1,13 @@
-"""The services of a scenario as E2Clab deploys them: through the user's own `Service` subclasses
-where there are any.
+"""Deployment of a scenario's services as E2Clab does it, with users' own `Service` classes.
 
-`e2clab services add NAME.py` puts a class into E2Clab's package
-(`e2clab/services/plugins/NAME.py`); a service of exactly that name in `layers_services.yaml` is
-deployed by it, every other by E2Clab's `Default`, which only registers the hosts. What a class
-registers (service keys, sub-services, ports, extra information) is what plays of `workflow.yaml`
-see.
+`e2clab services add NAME.py` copies a class into E2Clab's package
+(`e2clab/services/plugins/NAME.py`). It deploys the service of exactly that name in
+`layers_services.yaml`. All other services are deployed by E2Clab's `Default`, which only registers
+the hosts. Plays of `workflow.yaml` see what a class registers: service keys, sub-services, ports
+and extra information.
 
-On the local testbed the classes are not run: its hosts share this machine's file system, on which
-`deploy()` would install its software, once per host.
+The local testbed does not run these classes. Its hosts share this machine's file system, so
+`deploy()` would install its software on the machine once per host.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from enoslib.objects import Host as EnosHost
 
 DEFAULT = "Default"
-"""E2Clab's class for services that have none of their own."""
+"""E2Clab's class for services without a class of their own."""
 
 UNPLACED = YamlSource("layers_services.yaml", None, {})
 
@@ -42,12 +41,12 @@ _Metadata = dict[str, object]
 
 @dataclass(frozen=True)
 class DeployedServices:
-    """What plays run on.
+    """Deployed services, as plays see them.
 
     Attributes:
-        roles: EnOSlib roles in which the host of every registered service key carries what E2Clab
-            tells plays about it.
-        information: all of that by service key.
+        roles: EnOSlib roles; the host of every registered service key carries the information that
+            E2Clab passes to plays
+        information: the same information by service key
     """
 
     roles: Roles
@@ -68,9 +67,7 @@ class _ServiceClass(Protocol):
 
 
 def registered_classes() -> frozenset[str]:
-    """Names of the users' own service classes in E2Clab's package here, found without importing
-    it.
-    """
+    """Return the names of users' service classes in the installed E2Clab, without importing it."""
     package = importlib.util.find_spec("e2clab")
     folders = package.submodule_search_locations if package is not None else None
     names = {
@@ -82,7 +79,7 @@ def registered_classes() -> frozenset[str]:
 
 
 def own_classes(layers: LayersServices) -> frozenset[str]:
-    """Services of a scenario that have a class of their own here."""
+    """Return the services of a scenario that have a registered class of their own."""
     names = {service.name for layer in layers.layers for service in layer.services}
     return registered_classes() & names if names - {DEFAULT} else frozenset()
 
@@ -94,18 +91,18 @@ def service_warnings(
     source: YamlSource = UNPLACED,
     registered: frozenset[str] | None = None,
 ) -> tuple[Problem, ...]:
-    """Services whose own class will not be run, by name.
+    """Return warnings about services whose own class will not run.
 
     Args:
-        layers: the validated file.
-        run_plugins: whether the testbed runs users' classes (see `deploy_services`).
-        source: where `layers` was read.
-        registered: the classes there are; by default those of E2Clab's package here.
+        layers: the validated file
+        run_plugins: True if the testbed runs users' classes (see `deploy_services`)
+        source: location of `layers` in its file
+        registered: names of the registered classes; by default those of the installed E2Clab
 
     Returns:
-        Services whose registered class this testbed does not run, and services with an `env`, which
-        only a class of their own reads, that have none registered: E2Clab deploys `Default` for
-        them without saying so.
+        Services whose registered class this testbed does not run, and services with an `env` but
+        no registered class. Only a class of its own reads `env`; E2Clab silently deploys `Default`
+        for such a service.
     """
     known = registered_classes() if registered is None else registered
     found = []
@@ -114,17 +111,20 @@ def service_warnings(
             key = ("layers", i, "services", j)
             if service.name in known and not run_plugins:
                 rule = (
-                    "E2Clab's class of this name is not deployed on `local`, whose hosts share this"
-                    " machine's file system"
+                    "E2Clab's class of this name does not run on `local`, because its hosts share"
+                    " this machine's file system"
                 )
-                fix = "its hosts are registered as by `Default`; the class runs on g5k and ssh"
+                fix = "its hosts are registered as `Default` does; use g5k or ssh to run the class"
                 found.append(source.locate_problem((*key, "name"), rule, fix, value=service.name))
             elif service.env and service.name not in known:
                 rule = (
-                    f"`env` is for a service class `{service.name}`, and E2Clab has none here: it"
-                    f" deploys `{DEFAULT}`"
+                    f"`env` is read only by a service class `{service.name}`, which is not"
+                    f" registered: E2Clab deploys `{DEFAULT}`"
                 )
-                fix = f"e2clab services add {service.name}.py, with the e2clab beside this laggard"
+                fix = (
+                    f"run `e2clab services add {service.name}.py` with the e2clab in this"
+                    " environment"
+                )
                 found.append(source.locate_problem((*key, "env"), rule, fix, value=service.name))
     return tuple(found)
 
@@ -137,19 +137,20 @@ def deploy_services(
     run_plugins: bool,
     workspace: Path | None = None,
 ) -> DeployedServices:
-    """Deploy every service of a scenario as E2Clab does, one after the other in the file's order;
-    once per run.
+    """Deploy every service of a scenario as E2Clab does, in the order of the file; once per run.
 
     Args:
-        layers: the validated file, which `hosts` were compiled from.
-        roles: EnOSlib roles of the hosts, in which every host has its service key.
-        hosts: all of them, in compiled order.
-        run_plugins: run users' own classes; without it every service is E2Clab's `Default`.
-        workspace: folder that EnOSlib writes its playbooks to; None is the sandbox's own.
+        layers: the validated file that `hosts` were compiled from
+        roles: EnOSlib roles of the hosts, in which every host has its service key
+        hosts: all hosts in compiled order
+        run_plugins: True runs users' own classes; False deploys every service as E2Clab's
+            `Default`
+        workspace: folder that EnOSlib writes its playbooks to; None selects the sandbox's own
 
     Raises:
-        DeploymentError: a class cannot be loaded, or its `deploy()` failed.
+        DeploymentError: a class cannot be loaded, or its `deploy()` failed
     """
+    # `groupby` is enough: compiled order keeps the hosts of one service next to each other.
     members = {key: list(group) for key, group in itertools.groupby(hosts, _service_of)}
     deployed = _without_keys(roles, hosts)
     information: dict[str, Mapping[str, object]] = {}
@@ -167,12 +168,11 @@ def deploy_services(
 
 
 def register_hosts(roles: Roles, hosts: Sequence[Host]) -> DeployedServices:
-    """Register every host as E2Clab's `Default` does, where the services' own descriptions do not
-    matter.
+    """Register every host as E2Clab's `Default` does, without the services' own descriptions.
 
     Args:
-        roles: EnOSlib roles of the hosts, in which every host has its service key.
-        hosts: the same hosts, in compiled order.
+        roles: EnOSlib roles of the hosts, in which every host has its service key
+        hosts: the same hosts in compiled order
     """
     registered = _without_keys(roles, hosts)
     information: dict[str, Mapping[str, object]] = {}
@@ -198,8 +198,9 @@ def _number_services(layers: LayersServices) -> Iterator[tuple[tuple[int, int], 
 
 
 def _build_metadata(service: Service, layer: str, layer_id: int, service_id: int) -> _Metadata:
-    """What E2Clab's `InfrastructureConfig` makes of a service: all that is written, and its
-    numbers.
+    """Return the metadata that E2Clab's `InfrastructureConfig` builds from a service.
+
+    It has all keys of the file and the numbers of the service.
     """
     return service.model_dump(
         mode="json", exclude_unset=True, exclude={"repeat"}
@@ -216,8 +217,9 @@ def _build_numbering(layer: str, layer_id: int, service_id: int) -> _Metadata:
 
 
 def _without_keys(roles: Roles, hosts: Sequence[Host]) -> Roles:
-    """The roles that E2Clab has before it deploys services: a key names a host only once it is
-    registered under it.
+    """Return the roles without service keys, as E2Clab has them before it deploys services.
+
+    E2Clab adds a service key to a host only when it registers the host under that key.
     """
     from enoslib import Roles
 
@@ -229,7 +231,7 @@ def _deploy_service(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -
     service = _load_service_class(name)(hosts, metadata)
     try:
         service.deploy()
-    except Exception as error:  # whatever a user's own code raises
+    except Exception as error:  # users' code raises arbitrary exceptions
         where = f"service {metadata['layer_name']}.{metadata['name']}.{metadata['service_id']}"
         raise DeploymentError(
             f"{where}: deploy() of its class `{name}` failed: {failure_reason(error)}"
@@ -243,13 +245,13 @@ def _load_service_class(name: str) -> _ServiceClass:
     try:
         loaded: Mapping[str, _ServiceClass] = load_services([name])
         return loaded[name]
-    except Exception as error:  # importing runs a user's own code
+    except Exception as error:  # importing runs users' code
         reason = (
-            "its file defines no such class"
+            "its file does not define this class"
             if isinstance(error, KeyError)
             else failure_reason(error)
         )
         raise DeploymentError(
-            f"service class `{name}` cannot be loaded: {reason}; mend the file, then: "
+            f"service class `{name}` cannot be loaded: {reason}. Correct the file, then run: "
             f"e2clab services remove {name}; e2clab services add {name}.py"
         ) from error

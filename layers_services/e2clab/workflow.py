@@ -1,7 +1,7 @@
-"""Runs the plays of `workflow.yaml` through E2Clab's own `Workflow`, on the hosts of any testbed.
+"""Execution of the plays of `workflow.yaml` by E2Clab's own `Workflow`, on any testbed's hosts.
 
-E2Clab hands plays what it knows of each service (`{{ _self.url }}`, `depends_on`);
-`e2clab_services` has it registered by E2Clab's own `Service`.
+E2Clab passes its information about each service to plays (`{{ _self.url }}`, `depends_on`).
+`e2clab/services.py` has E2Clab's own `Service` classes register this information.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STAGES: tuple[Stage, ...] = ("prepare", "launch", "finalize")
 
 @dataclass(frozen=True)
 class _Job:
-    """What E2Clab's `Workflow` is made of; every path is absolute."""
+    """Inputs of E2Clab's `Workflow`; every path is absolute."""
 
     workflow_file: Path
     output_dir: Path
@@ -54,31 +54,33 @@ def run_workflow(
     artifacts_dir: Path | None = None,
     workspace: Path | None = None,
 ) -> bool:
-    """Run one stage of a workflow as E2Clab does; does not even import E2Clab when the stage has no
-    task.
+    """Run one stage of a workflow as E2Clab does.
+
+    E2Clab is not even imported when the stage has no task.
 
     Args:
-        scenario_dir: `{{ scenario_dir }}` in plays.
-        workflow_file: the validated `workflow.yaml`.
-        stage: which tasks of each play.
-        roles: EnOSlib roles of the hosts (`enoslib_roles`).
-        hosts: the same hosts.
-        output_dir: E2Clab's `{{ working_dir }}` of finalize; also gets `workflow-validate.out`.
-            With `app_conf`, the folder of that name in it, except for prepare.
-        services: what `deploy_services` registered; None registers every host as E2Clab's `Default`
-            service does.
-        app_conf: the set of variables of the `workflow_env.yaml` beside `workflow_file` that launch
-            and finalize see.
-        artifacts_dir: `{{ artifacts_dir }}` in plays, and `{{ working_dir }}` of all but finalize;
-            None is `scenario_dir`.
-        workspace: the current folder for the time that Ansible runs; None is the sandbox's own.
+        scenario_dir: value of `{{ scenario_dir }}` in plays
+        workflow_file: the validated `workflow.yaml`
+        stage: stage whose tasks are run in each play
+        roles: EnOSlib roles of the hosts (`enoslib_roles`)
+        hosts: the same hosts
+        output_dir: value of `{{ working_dir }}` in finalize, and folder of
+            `workflow-validate.out`; with `app_conf` and outside of prepare, its subfolder of that
+            name is used instead
+        services: services that `deploy_services` registered; None registers every host as E2Clab's
+            `Default` service does
+        app_conf: name of a set of variables in the `workflow_env.yaml` next to `workflow_file`,
+            which launch and finalize see
+        artifacts_dir: value of `{{ artifacts_dir }}` in plays, and of `{{ working_dir }}` except
+            in finalize; None means `scenario_dir`
+        workspace: current folder while Ansible runs; None selects the sandbox's own
 
     Returns:
-        Whether there was anything to run.
+        True if the stage has tasks in any play.
 
     Raises:
-        DeploymentError: a task failed or a host could not be reached.
-        ScenarioError: the file is not a workflow, or there is no such set of variables.
+        DeploymentError: a task failed or a host could not be reached
+        ScenarioError: the file is not a valid workflow, or the set of variables does not exist
     """
     workflow = validate_model(parse_yaml(workflow_file.read_bytes(), str(workflow_file)), Workflow)
     sets = workflow_file.resolve().with_name(workflow_env.FILE)
@@ -91,7 +93,7 @@ def run_workflow(
         scenario_dir=scenario_dir.resolve(),
         artifacts_dir=(artifacts_dir or scenario_dir).resolve(),
         services=register_hosts(roles, hosts) if services is None else services,
-        # E2Clab prepares once for all sets, and so without any.
+        # E2Clab prepares once for all sets of variables, so prepare uses none.
         app_conf=None if stage == "prepare" else app_conf,
         sets=sets,
         variables=variables,
@@ -126,9 +128,9 @@ def _run_stage(job: _Job, stage: Stage) -> None:
             f"{job.workflow_file}: stage `{stage}`: {failure_reason(error)}"
         ) from error
     except (LookupError, StopIteration) as error:
-        # E2Clab takes what a selector finds for granted.
+        # E2Clab does not check that a selector matches a registered service.
         raise DeploymentError(
-            f"{job.workflow_file}: stage `{stage}`: E2Clab failed with {failure_reason(error)}. A"
-            " `service_selector` of `depends_on` names registered services, such as cloud.*, not a"
-            " bare layer"
+            f"{job.workflow_file}: stage `{stage}`: E2Clab failed with {failure_reason(error)}."
+            " Check `depends_on`: a `service_selector` must match registered services, as cloud.*"
+            " does; the name of a layer alone does not"
         ) from error

@@ -1,8 +1,7 @@
-"""`workflow_env.yaml`: named sets of variables for plays, of which a run takes one (`app_conf`),
-with E2Clab's meaning.
+"""Named sets of variables for plays (`workflow_env.yaml`), with E2Clab's meaning.
 
-Plays see the variables of the set as `env_NAME`, and its own name as `app_conf`, in the stages
-launch and finalize.
+A run uses one set (`app_conf`). In the stages launch and finalize, plays see the variables of the
+set as `env_NAME` and the name of the set as `app_conf`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from laggard.core.errors import Problem, ScenarioError
 from laggard.core.yaml_source import parse_yaml, validate_model
 
 FILE = "workflow_env.yaml"
-"""E2Clab's name for it (`e2clab.constants.ConfFiles`)."""
+"""E2Clab's name of the file (`e2clab.constants.ConfFiles`)."""
 
 
 Variable = StrictStr | StrictInt | StrictFloat | StrictBool
@@ -30,31 +29,31 @@ class WorkflowEnvironment(RootModel[dict[StrictStr, dict[StrictStr, Variable]]])
 
 
 def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
-    """The variables of one set; E2Clab runs without any where the file has no such set.
+    """Return the variables of one set.
+
+    E2Clab would run without variables if the set did not exist; here that is an error.
 
     Args:
-        file: a `workflow_env.yaml`.
-        app_conf: name of the set.
+        file: path of a `workflow_env.yaml`
+        app_conf: name of the set
 
     Raises:
-        ScenarioError: there is no such file, it is wrong, or it has no such set.
+        ScenarioError: the file is missing or invalid, or it has no such set
     """
     if not file.is_file():
-        rule = f"`{app_conf}` is a set of variables of {FILE}, and there is no such file"
-        raise ScenarioError((Problem(str(file), 0, 0, "", rule, "add it beside workflow.yaml"),))
+        rule = f"the set of variables `{app_conf}` needs a {FILE}, and the file does not exist"
+        raise ScenarioError((Problem(str(file), 0, 0, "", rule, "add it next to workflow.yaml"),))
     source = parse_yaml(file.read_bytes(), str(file))
     sets = validate_model(source, WorkflowEnvironment).root
     if app_conf not in sets:
         near = difflib.get_close_matches(app_conf, sets, n=1)
         fix = (
-            f"did you mean `{near[0]}`?"
-            if near
-            else f"the sets are {', '.join(sets) or 'none at all'}"
+            f"did you mean `{near[0]}`?" if near else f"existing sets: {', '.join(sets) or 'none'}"
         )
         raise ScenarioError(
             (
                 source.locate_problem(
-                    (), "there is no such set of variables here", fix, value=app_conf
+                    (), "this file has no such set of variables", fix, value=app_conf
                 ),
             )
         )

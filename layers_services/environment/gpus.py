@@ -1,4 +1,4 @@
-"""The GPUs of a node, and whether workers can compute on them."""
+"""GPUs of a node, and their suitability for workers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 OLDEST_CAPABILITY = (7, 5)
 OLDEST_DRIVER = 580
-"""What CUDA 13 supports, with which PyTorch's own wheels are built
+"""Oldest capability and driver that CUDA 13 supports; PyTorch's own wheels are built with CUDA 13
 (https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/)."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU of a node.
+    """GPU of a node.
 
     Attributes:
-        model: as the NVIDIA driver names it.
-        capability: compute capability; None where the driver does not tell.
-        driver: major version of the driver; None where it does not tell.
+        model: name that the NVIDIA driver reports
+        capability: compute capability; None if the driver does not report it
+        driver: major version of the driver; None if it is not reported
     """
 
     model: str
@@ -28,8 +28,9 @@ class Gpu:
 
 
 def parse_gpu(line: str) -> Gpu:
-    """From a line of nvidia-smi: `name, compute_cap, driver_version`, of which only the first is
-    sure to be there.
+    """Parse a line of nvidia-smi: `name, compute_cap, driver_version`.
+
+    Old drivers report the name only.
     """
     model, *rest = (part.strip() for part in line.split(","))
     capability, driver = ([*rest, "", ""])[:2]
@@ -41,18 +42,21 @@ def parse_gpu(line: str) -> Gpu:
 
 
 def why_not(gpus: Sequence[Gpu]) -> str:
-    """Why a node's GPUs are left alone and its ranks compute on the processor; empty where there is
-    no reason.
+    """Return the reason not to compute on a node's GPUs; empty if they are usable.
+
+    With a reason, the node's ranks compute on the processor.
     """
     for gpu in gpus:
         if gpu.capability is not None and gpu.capability < OLDEST_CAPABILITY:
             has, needs = (
                 f"{major}.{minor}" for major, minor in (gpu.capability, OLDEST_CAPABILITY)
             )
-            return f"{gpu.model} has compute capability {has}, and PyTorch's wheels need {needs}"
+            return (
+                f"{gpu.model} has compute capability {has}; PyTorch's wheels need at least {needs}"
+            )
         if gpu.driver is not None and gpu.driver < OLDEST_DRIVER:
             return (
-                f"the driver of {gpu.model} is of version {gpu.driver}, and PyTorch's wheels need"
-                f" {OLDEST_DRIVER}"
+                f"the driver of {gpu.model} has version {gpu.driver}; PyTorch's wheels need at"
+                f" least {OLDEST_DRIVER}"
             )
     return ""

@@ -1,14 +1,15 @@
-"""Makes the Python environment of a node's workers out of wheels; it runs on the node, by itself.
+"""Installation of a worker's Python environment from wheels; this program runs on the node.
 
-The file travels as text (`laggard.layers_services.environment.prepare`), so it imports the standard
-library alone. A node needs neither pip nor ensurepip nor the internet. What it makes appears whole
-or not at all, however many runs prepare the same node at once, and whenever one of them is killed:
+`laggard.layers_services.environment.prepare` sends the file as text, so it imports the standard
+library only. A node needs neither pip nor ensurepip nor internet access. An environment appears
+completely or not at all, even if several runs prepare the same node at once or one is killed:
 
-    <base>/.build-*/       being built, under a lock that ends with its builder; without
-                            a lock the next builder removes it
-    <base>/<environment>/  renamed from there; `complete` holds the number of files and
-                            bytes of its packages
-    <base>/runs/           for the data of runs
+    <base>/.build-*/       environment that is being built; its builder holds a lock on it,
+                            which ends with the builder's process; the next builder removes
+                            a folder without a lock
+    <base>/<environment>/  finished environment, renamed from the build folder; its file
+                            `complete` has the number of files and bytes of its packages
+    <base>/runs/           data of runs
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from typing import TypedDict
 
 ANSWER_MARK = "laggard-answer "
 _BUILD = ".build-"
+# Free space that is required in addition to the unpacked wheels.
 _MARGIN_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Runs in the new environment. It reads torch's version from a file, since an import takes seconds.
 _CHECK = """import importlib.metadata, importlib.util, json, pathlib, runpy, sys
 import laggard
 wanted = json.loads(sys.argv[1])
@@ -53,7 +56,7 @@ sys.exit("; ".join(wrong) or 0)
 
 
 class WheelFile(TypedDict):
-    """A wheel: its name in the store, its size in bytes and its SHA-256."""
+    """Wheel: its name in the store, its size in bytes and its SHA-256."""
 
     name: str
     size: int
@@ -61,11 +64,15 @@ class WheelFile(TypedDict):
 
 
 class Request(TypedDict):
-    """What to make.
+    """Environment to install.
 
-    `environment` names the folder, `stores` are folders with wheels (a leading `~` is the user's
-    home), `base` is where environments are, empty for `/var/tmp/laggard-<user>`, `unpacked_bytes`
-    is what the wheels hold, `versions` those of the packages.
+    Attributes:
+        environment: name of the environment's folder
+        wheels: wheels to install
+        stores: folders with wheels; a leading `~` is the user's home
+        base: folder of all environments; empty means `/var/tmp/laggard-<user>`
+        unpacked_bytes: size of the wheels' contents
+        versions: expected versions of the packages
     """
 
     environment: str
@@ -77,8 +84,10 @@ class Request(TypedDict):
 
 
 class InstallAnswer(TypedDict, total=False):
-    """What came of it: `ready` (was there), `built`, `missing` (wheels that no store has, or has
-    wrongly) or `refused`.
+    """Result of a request.
+
+    `state` is `ready` (existed before), `built`, `missing` (no store has an intact copy of the
+    wheels in `missing`; those in `corrupt` are damaged) or `refused` (for the given `reason`).
     """
 
     state: str
@@ -94,14 +103,14 @@ class _RefusedError(Exception):
 
 
 def install_environment(request: Request) -> InstallAnswer:
-    """Make the environment, unless it is there."""
+    """Build the environment unless it exists."""
     try:
         return _install_environment(request)
     except _RefusedError as error:
         return {"state": "refused", "reason": str(error)}
     except OSError as error:
         if error.errno in _FULL:
-            return {"state": "refused", "reason": f"its disk is full: {error}"}
+            return {"state": "refused", "reason": f"the disk is full: {error}"}
         raise
 
 
@@ -135,19 +144,20 @@ def _install_environment(request: Request) -> InstallAnswer:
 
 def _own_folder(base: str) -> Path:
     user = pwd.getpwuid(os.geteuid()).pw_name
-    folder = Path(base or f"/var/tmp/laggard-{user}")  # noqa: S108 - checked to be ours
+    folder = Path(base or f"/var/tmp/laggard-{user}")  # noqa: S108 - ownership is checked
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(folder)
     if not folder.is_dir() or folder.is_symlink() or status.st_uid != os.geteuid():
         raise _RefusedError(
-            f"{folder} belongs to another user, so what is in it cannot be trusted: remove it"
+            f"{folder} belongs to another user, so its contents cannot be trusted: remove it"
         )
     return folder
 
 
 def _is_whole(environment: Path) -> bool:
-    """Whether it is there as it was made: whoever clears /var/tmp of old files may have taken some
-    of them.
+    """Return whether the environment exists with all its files.
+
+    A cleaner of /var/tmp may have removed old files.
     """
     try:
         known = json.loads((environment / "complete").read_text(encoding="ascii"))
@@ -157,20 +167,18 @@ def _is_whole(environment: Path) -> bool:
 
 
 def _count_files(environment: Path) -> list[int]:
-    """Files and bytes under `lib`, without what Python compiles as it goes."""
+    """Return the number of files and bytes under `lib`, without the bytecode that Python adds."""
     files = size = 0
     for folder, folders, names in os.walk(environment / "lib"):
         folders[:] = [name for name in folders if name != "__pycache__"]
         files += len(names)
-        # `Path` would take seconds for 15,000 files.
+        # `Path` objects would take seconds for 15,000 files.
         size += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)  # noqa: PTH118
     return [files, size]
 
 
 def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
-    """The wheels that are there and right, by name, and the names of those that are there and
-    wrong.
-    """
+    """Return the paths of intact wheels by name, and the names of damaged wheels."""
     found: dict[str, Path] = {}
     corrupt: list[str] = []
     for store in request["stores"]:
@@ -191,8 +199,8 @@ def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
 
 
 def _list_names(folder: Path) -> set[str]:
-    # Listing makes an NFS client ask again; it would go on believing for a minute that a new file
-    # is not there.
+    # Listing the folder makes an NFS client query the server. Otherwise its cache would report a
+    # new file as absent for up to a minute.
     try:
         return set(os.listdir(folder))  # noqa: PTH208 - names only
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -209,7 +217,7 @@ def _require_space(base: Path, unpacked_bytes: int) -> None:
     if free < unpacked_bytes + _MARGIN_BYTES:
         need = (unpacked_bytes + _MARGIN_BYTES) / 1e6
         raise _RefusedError(
-            f"its disk is full: {base} has {free / 1e6:.0f} MB free, and the environment takes"
+            f"the disk is full: {base} has {free / 1e6:.0f} MB free, and the environment needs"
             f" {need:.0f} MB"
         )
 
@@ -230,12 +238,12 @@ def _locked_folder(base: Path) -> tuple[Path, int]:
         lock = _try_lock(path)
         if lock is not None and path.exists():
             return path, lock
-        if lock is not None:  # removed as dead in the instant before it was locked
+        if lock is not None:  # another builder removed the folder before it was locked
             os.close(lock)
 
 
 def _try_lock(folder: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None where it is gone or somebody has the lock."""
+    """Return a descriptor that locks the folder; None if the folder is gone or already locked."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -257,7 +265,7 @@ def _remove_dead_builds(base: Path) -> None:
 
 
 def _remove_environment(environment: Path, build: Path) -> None:
-    """Take away an environment that is not whole; it ends with the build folder."""
+    """Move an incomplete environment into the build folder, which is removed later."""
     try:
         environment.rename(build / "broken")
     except FileNotFoundError:
@@ -266,6 +274,7 @@ def _remove_environment(environment: Path, build: Path) -> None:
 
 def _put_in_place(made: Path, environment: Path) -> None:
     try:
+        # rename(2) is atomic. If it fails because another run was first, that environment is used.
         made.rename(environment)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not _is_whole(environment):
@@ -274,9 +283,11 @@ def _put_in_place(made: Path, environment: Path) -> None:
 
 def _make_environment(folder: Path, wheels: Sequence[Path], final: Path) -> None:
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
-    for script in (folder / "bin").glob("[Aa]ctivate*"):  # they name the folder that it is built in
+    # Activation scripts contain the path of the build folder, which is wrong after the rename.
+    for script in (folder / "bin").glob("[Aa]ctivate*"):
         script.unlink()
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # Starting with the largest wheel keeps the threads evenly busy.
     largest_first = sorted(wheels, key=lambda path: path.stat().st_size, reverse=True)
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         for done in [
@@ -286,9 +297,7 @@ def _make_environment(folder: Path, wheels: Sequence[Path], final: Path) -> None
 
 
 def _unpack_wheel(wheel: Path, environment: Path, site: Path, final: Path) -> None:
-    """Put a wheel's files where the binary distribution format says; commands that it would offer
-    are left out.
-    """
+    """Unpack a wheel as the binary distribution format specifies, without console scripts."""
     folders: set[Path] = set()
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
@@ -300,12 +309,14 @@ def _unpack_wheel(wheel: Path, environment: Path, site: Path, final: Path) -> No
                 folders.add(target.parent)
             with archive.open(info) as packed, target.open("wb") as file:
                 start = packed.read(_CHUNK_BYTES)
+                # The wheel format requires the installer to replace this line of scripts.
                 if start.startswith(b"#!python"):
                     start = (
                         b"#!" + os.fsencode(final / "bin" / "python") + start[len(b"#!python") :]
                     )
                 file.write(start)
                 shutil.copyfileobj(packed, file, _CHUNK_BYTES)
+            # The upper 16 bits of the attributes are the Unix file mode.
             if info.external_attr >> 16 & 0o111:
                 target.chmod(0o755)
 
@@ -313,7 +324,7 @@ def _unpack_wheel(wheel: Path, environment: Path, site: Path, final: Path) -> No
 def _locate_file(name: str, environment: Path, site: Path) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise _RefusedError(f"a wheel names a file outside of its environment: {name!r}")
+        raise _RefusedError(f"a wheel contains a file path outside its environment: {name!r}")
     if not path.parts[0].endswith(".data"):
         return site / path
     places = {
@@ -325,7 +336,7 @@ def _locate_file(name: str, environment: Path, site: Path) -> Path:
     }
     kind = path.parts[1]
     if kind not in places or len(path.parts) < 3:
-        raise _RefusedError(f"a wheel has a file of no known kind: {name!r}")
+        raise _RefusedError(f"a wheel contains a file of an unknown kind: {name!r}")
     return places[kind].joinpath(*path.parts[2:])
 
 
@@ -339,7 +350,7 @@ def _check_versions(environment: Path, versions: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Carry out the request that is the first argument, and print the answer."""
+    """Execute the request in the first argument and print the answer."""
     request: Request = json.loads(sys.argv[1])
     sys.stdout.write(f"\n{ANSWER_MARK}{json.dumps(install_environment(request))}\n")
 

@@ -1,6 +1,4 @@
-"""What remote nodes are, asked of all of them by one task that needs nothing on a node but a POSIX
-shell.
-"""
+"""Facts about remote nodes, collected by one task that needs only a POSIX shell on a node."""
 
 from __future__ import annotations
 
@@ -25,6 +23,8 @@ Fact = str | float | int | None
 
 _MARK = "laggard-fact"
 _IPV6 = re.compile(r"\binet6 ([0-9a-f:]+)/")
+# One line per fact, `laggard-fact NAME VALUE`; a failed command yields no line. `complete` comes
+# last, so that a truncated answer is noticed.
 _SCRIPT = r"""
 LC_ALL=C; PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH
 say() { [ -z "$2" ] || printf 'laggard-fact %s %s\n' "$1" "$2"; }
@@ -65,7 +65,7 @@ say complete yes
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python of a node: version and path."""
+    """Python interpreter of a node: version and path."""
 
     version: PythonVersion
     path: str
@@ -73,28 +73,29 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node is.
+    """Hardware and software of a node.
 
     Attributes:
-        host: the host of the continuum that it is.
-        user: who is logged in.
-        pythons: interpreters that start and have what an environment needs, the default one first.
-        architecture: as uname(1) says, such as `x86_64`.
-        glibc: version of the GNU C library; None where the node has another.
-        cores: processors on line.
-        cpu: model of the processor; empty where the kernel does not say.
-        memory_bytes: main memory.
-        kernel: release.
-        governor: of the processor's frequency; empty where there is none.
-        smt: the kernel's word on simultaneous multithreading; empty where it says nothing.
-        disk: `rotational`, `solid state`, or empty.
-        free_bytes: free for an ordinary user under /var/tmp.
-        netem: whether the kernel has, or can load, sch_netem.
-        device: the network device that has the experiment's address; empty where none has.
-        ipv6: addresses of that device, link-local ones too.
-        root: whether the user is root, or becomes it without a password.
-        gpus: of NVIDIA.
-        infiniband: devices that could carry traffic past an emulated link.
+        host: name of the host of the continuum that the node takes the place of
+        user: user who is logged in
+        pythons: interpreters that start and have the modules that an environment needs, the
+            default one first
+        architecture: architecture that uname(1) reports, such as `x86_64`
+        glibc: version of the GNU C library; None if the node has another C library
+        cores: number of online processors
+        cpu: model of the processor; empty if the kernel does not report it
+        memory_bytes: size of main memory
+        kernel: release of the kernel
+        governor: governor of the processor's frequency; empty if there is none
+        smt: the kernel's state of simultaneous multithreading; empty if it is not reported
+        disk: `rotational`, `solid state`, or empty if unknown
+        free_bytes: space under /var/tmp that an ordinary user can use
+        netem: True if the kernel has sch_netem or can load it
+        device: network device that has the experiment's address; empty if none has it
+        ipv6: IPv6 addresses of that device, including link-local ones
+        root: True if the user is root or can become root without a password
+        gpus: NVIDIA GPUs
+        infiniband: InfiniBand devices, whose traffic would bypass an emulated link
     """
 
     host: str
@@ -119,11 +120,14 @@ class NodeFacts:
 
     @property
     def usable_gpus(self) -> int:
-        """How many GPUs ranks can have."""
+        """Return the number of GPUs that ranks can use."""
         return 0 if why_not(self.gpus) else len(self.gpus)
 
     def fingerprint(self) -> dict[str, Fact]:
-        """What speed depends on, for `run.json`; keys as of the controller's own fingerprint."""
+        """Return the facts that affect speed, for `run.json`.
+
+        The keys are those of the controller's own fingerprint.
+        """
         return {
             "host": self.host,
             "kernel": self.kernel,
@@ -139,35 +143,35 @@ class NodeFacts:
 
 
 def query_nodes(machines: Sequence[Machine], roles: Roles) -> Mapping[str, NodeFacts]:
-    """Facts of every machine, by its host's name; one task for all.
+    """Return the facts of every machine by its host's name, collected by one task.
 
     Args:
-        machines: of the hosts, with addresses.
-        roles: EnOSlib's roles of the same hosts.
+        machines: machines of the hosts, with addresses
+        roles: EnOSlib's roles of the same hosts
 
     Raises:
-        DeploymentError: some nodes cannot be reached or do not answer; names all of them with what
-            ssh said.
+        DeploymentError: some nodes cannot be reached or do not answer; the message names all of
+            them and quotes ssh
     """
     commands = {machine.alias: facts_command(machine.host.address) for machine in machines}
-    answers = run_on_nodes(roles, commands, "asking the nodes what they are")
+    answers = run_on_nodes(roles, commands, "querying node facts")
     return {name: parse_facts(name, answer) for name, answer in answers.items()}
 
 
 def facts_command(address: str) -> str:
-    """The shell command that prints a node's facts.
+    """Return the shell command that prints a node's facts.
 
     Args:
-        address: of the experiment's network, to find the device that has it.
+        address: the node's address on the experiment network, by which its device is found
     """
     return f"LAGGARD_ADDRESS={shlex.quote(address)} /bin/sh -c {shlex.quote(_SCRIPT)}"
 
 
 def parse_facts(host: str, printed: str) -> NodeFacts:
-    """The facts that a node printed.
+    """Parse the facts that a node printed.
 
     Raises:
-        DeploymentError: the answer is cut short.
+        DeploymentError: the answer is truncated
     """
     said: dict[str, list[str]] = {}
     for line in printed.splitlines():
@@ -177,7 +181,8 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
             said.setdefault(name, []).append(value.strip())
     if "complete" not in said:
         raise DeploymentError(
-            f"{host}: its answer is cut short, so what it is stays unknown: {printed[-200:]!r}"
+            f"{host}: the node's answer about its hardware and software is truncated; it ends"
+            f" with {printed[-200:]!r}"
         )
     one = {name: values[0] for name, values in said.items()}
     return NodeFacts(
@@ -208,14 +213,14 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
 
 
 def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tuple[Machine, ...]:
-    """The machines, their hosts with the IPv6 addresses that the nodes have told.
+    """Return the machines with the IPv6 addresses that their nodes reported.
 
-    An address that several have, as link-local ones of different networks may be, is left out: it
-    says nothing of who is meant.
+    An address that several nodes report is omitted, because it does not identify one node.
+    Link-local addresses of different networks can coincide.
 
     Args:
-        machines: of the hosts.
-        facts: of every machine, by its host's name.
+        machines: machines of the hosts
+        facts: facts of every machine, by its host's name
     """
     carried = Counter(address for machine in machines for address in facts[machine.alias].ipv6)
     return tuple(
@@ -228,12 +233,11 @@ def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tu
 
 
 def choose_python(facts: NodeFacts, preferred: PythonVersion) -> Interpreter | None:
-    """The interpreter to use: of the preferred version, else the newest supported one; None where
-    no one is supported.
+    """Return the preferred interpreter, or the newest supported one; None if none is supported.
 
     Args:
-        facts: of a node.
-        preferred: the controller's own version, for which all wheels are known to exist.
+        facts: facts of a node
+        preferred: the controller's own Python version, for which all wheels are known to exist
     """
     supported = [python for python in facts.pythons if python.version in SUPPORTED_PYTHONS]
     if not supported:
@@ -263,12 +267,12 @@ def _parse_disk_kind(rotational: Sequence[str]) -> str:
 
 
 def _free_bytes(line: str) -> int:
-    """From a line of `df -Pk`: the third of the three numbers before the percentage."""
+    """Parse a line of `df -Pk`: the third of the three numbers before the percentage."""
     match = re.search(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s", line)
     return 0 if match is None else int(match[1]) * 1024
 
 
 def _parse_device_name(line: str) -> str:
-    """From a line of `ip -o address show`: `2: eth0    inet 10.0.0.1/24 ...`."""
+    """Parse a line of `ip -o address show`: `2: eth0    inet 10.0.0.1/24 ...`."""
     match = re.match(r"\d+:\s+([^\s@]+)", line)
     return "" if match is None else match[1]

@@ -1,8 +1,8 @@
-"""Laggard as a wheel, made from the files that are running.
+"""Wheel of Laggard itself, packed from the running files.
 
-Building one would need a build tool and a copy of the tree; a wheel is a zip file with a list.
-Editable checkouts and installed packages give the same bytes for the same files, so nodes are
-prepared anew only when something has changed.
+A regular build would need a build tool and a copy of the tree. A wheel is only a zip file with a
+list of its files. Editable checkouts and installed packages give the same bytes for the same
+files, so nodes are prepared again only after a change.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from pathlib import Path
 
 import laggard
 
+# Earliest time that a zip file can store; a constant time gives the same bytes on every machine.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: laggard\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 def build_own_wheel(cache: Path) -> Path:
-    """The wheel of the running Laggard, in a folder that its content names.
+    """Return the wheel of the running Laggard, in a folder named after its content.
 
     Args:
-        cache: where such folders are; the wheel is written unless it is there.
+        cache: parent of such folders; the wheel is written unless it exists there
     """
     version = metadata.version("laggard")
     data = pack_wheel(Path(laggard.__file__).parent, version)
@@ -34,6 +35,7 @@ def build_own_wheel(cache: Path) -> Path:
     path = folder / f"laggard-{version}-py3-none-any.whl"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        # Concurrent runs may pack the same wheel; none may read a partly written file.
         part = folder / f".{os.getpid()}.part"
         part.write_bytes(data)
         part.replace(path)
@@ -41,12 +43,12 @@ def build_own_wheel(cache: Path) -> Path:
 
 
 def pack_wheel(package: Path, version: str, requires: Sequence[str] = ()) -> bytes:
-    """A wheel with all files of a package, the same bytes for the same files.
+    """Pack all files of a package into a wheel; the same files give the same bytes.
 
     Args:
-        package: its folder; folders that are links count as what they lead to.
-        version: of the distribution, which is named like the package.
-        requires: what its metadata shall say that it needs; nothing where the caller sees to that.
+        package: folder of the package; linked folders are packed like their targets
+        version: version of the distribution, which has the name of the package
+        requires: requirements to write into the metadata; empty if the caller installs them itself
     """
     info = f"{package.name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
@@ -82,5 +84,5 @@ def _list_package_files(package: Path) -> Iterator[Path]:
 
 
 def _format_digest(data: bytes) -> str:
-    """As RECORD writes it (PEP 376 and 427)."""
+    """Format a digest as RECORD requires (PEP 376 and 427)."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode("ascii")

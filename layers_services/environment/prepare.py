@@ -1,9 +1,9 @@
-"""Gives every node the Python environment that workers run in.
+"""Preparation of the Python environment that workers use on every node.
 
-One Ansible task asks and installs: a node that has the environment says so, and a second run on the
-same nodes is ready after that. Otherwise the wheels travel once per site, into a home folder that
-the site's machines share, and the same task is run again where they were missing. Whether homes are
-shared is seen, not believed: a node that still lacks wheels gets its own.
+One Ansible task both queries a node and installs its environment. On prepared nodes it reports
+`ready` and nothing else happens. Otherwise the wheels are sent once per site, into a home folder
+that the site's machines share, and the task is repeated on the nodes that lacked wheels. Shared
+homes are verified, not assumed: a node that still lacks wheels gets its own copy.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ State = Literal["ready", "built", "missing", "refused"]
 
 @dataclass(frozen=True)
 class Store:
-    """A home folder that keeps wheels.
+    """Home folder in which wheels are stored.
 
     Attributes:
-        access: how to put them there.
-        home: the folder as the nodes see it; `~` is that of who logs in on them.
+        access: SSH access for writing to it
+        home: path of the folder on the nodes; `~` is the home of the user who logs in there
     """
 
     access: Access
@@ -60,13 +60,13 @@ class Store:
 
 @dataclass(frozen=True)
 class PreparedNode:
-    """A node that workers can be started on.
+    """Node on which workers can be started.
 
     Attributes:
-        machine: which one.
-        python: path of its environment's Python.
-        runs: folder on its local disk for the data of runs.
-        built: whether the environment was made now; else it was there.
+        machine: machine of the node
+        python: path of the Python in its environment
+        runs: folder on its local disk for the data of runs
+        built: True if the environment was built now, False if it existed
     """
 
     machine: Machine
@@ -77,13 +77,13 @@ class PreparedNode:
 
 @dataclass(frozen=True)
 class PreparedNodes:
-    """All nodes of a run.
+    """Prepared nodes of a run.
 
     Attributes:
-        nodes: by the host's name, in the hosts' order.
-        sent_bytes: of wheels that travelled.
-        shipments: how many times wheels travelled: once per site where homes are shared.
-        tasks: Ansible tasks that it took.
+        nodes: nodes by host name, in the order of the hosts
+        sent_bytes: total size of the wheels that were sent
+        shipments: number of times that wheels were sent; once per site if homes are shared
+        tasks: number of Ansible tasks that were needed
     """
 
     nodes: Mapping[str, PreparedNode]
@@ -93,15 +93,17 @@ class PreparedNodes:
 
 
 def platforms(facts: Mapping[str, NodeFacts], preferred: PythonVersion) -> Mapping[str, Platform]:
-    """For which platform each node needs wheels; nodes that differ in their C library only share
-    the older one's.
+    """Return the platform for which each node needs wheels.
+
+    Nodes that differ only in the version of their C library share the wheels of the oldest one.
 
     Args:
-        facts: of every node, by its host's name.
-        preferred: the Python version to choose where a node has several, the controller's own.
+        facts: facts of every node, by its host's name
+        preferred: Python version to choose if a node has several, the controller's own
 
     Raises:
-        DeploymentError: some nodes cannot run workers; names all of them with the reason.
+        DeploymentError: some nodes cannot run workers; the message names all of them with the
+            reason
     """
     unfit = {
         name: reason
@@ -125,13 +127,13 @@ def platforms(facts: Mapping[str, NodeFacts], preferred: PythonVersion) -> Mappi
 def _describe_missing_requirement(node: NodeFacts) -> str | None:
     if node.architecture not in ARCHITECTURES:
         return (
-            f"{node.architecture or 'an unknown architecture'}: there are wheels for"
+            f"{node.architecture or 'unknown architecture'}: wheels exist only for"
             f" {' and '.join(ARCHITECTURES)}"
         )
     if node.glibc is None:
         return (
-            "no GNU C library, which the wheels are built for: use a Debian, Ubuntu, Fedora or the"
-            " like"
+            "the node has no GNU C library, which the wheels require: use Debian, Ubuntu, Fedora or"
+            " a similar distribution"
         )
     if choose_python(node, SUPPORTED_PYTHONS[0]) is None:
         found = ", ".join(f"{each.version[0]}.{each.version[1]}" for each in node.pythons) or "none"
@@ -139,8 +141,8 @@ def _describe_missing_requirement(node: NodeFacts) -> str | None:
             f"{major}.{minor}" for major, minor in (SUPPORTED_PYTHONS[0], SUPPORTED_PYTHONS[-1])
         )
         return (
-            f"Python {found} found: workers need {oldest} to {newest}; apt-get install"
-            f" python{oldest}, or such an image"
+            f"Python found: {found}; workers need {oldest} to {newest}: install it"
+            f" (apt-get install python{oldest}) or use an image that has it"
         )
     return None
 
@@ -155,15 +157,14 @@ def _choose_platform(node: NodeFacts, preferred: PythonVersion) -> Platform:
 
 
 def site_stores(machines: Iterable[Machine], user: str) -> Mapping[str, Store]:
-    """Stores in the home that a user has on every node of a site, for nodes that root logs in to,
-    as on Grid'5000.
+    """Return stores in the site-wide home of a user, for nodes that root logs in to.
 
-    Root has a home of its own on every node. The user's is one for the whole site, and root may
-    read it.
+    This is the case on Grid'5000. Root has a separate home on every node. The user's home is
+    shared by the whole site, and root may read it.
 
     Args:
-        machines: those without a site are left out.
-        user: who can log in to the nodes too.
+        machines: machines of the hosts; those without a site are omitted
+        user: user who can log in to the nodes in addition to root
     """
     return {
         machine.alias: Store(replace(machine.access, user=user), f"/home/{user}")
@@ -180,22 +181,22 @@ def prepare(
     stores: Mapping[str, Store] | None = None,
     base: str = "",
 ) -> PreparedNodes:
-    """Give every machine the environment that its wheel set makes.
+    """Install on every machine the environment that its wheel set defines.
 
     Args:
-        machines: of the hosts.
-        roles: EnOSlib's roles of the same hosts.
-        facts: of every machine, by its host's name (`query_nodes`).
-        wheels: the wheel set of every machine, by its host's name (`wheel_set` of what `platforms`
-            says).
-        stores: where wheels are put for a machine's site, by its host's name (`site_stores`); its
-            own home where not given. A store that cannot be written, or that a machine cannot read,
-            costs a journey to the machine itself.
-        base: folder for environments on the nodes; `/var/tmp/laggard-<user>` where empty.
+        machines: machines of the hosts
+        roles: EnOSlib's roles of the same hosts
+        facts: facts of every machine, by its host's name (`query_nodes`)
+        wheels: wheel set of every machine, by its host's name (`wheel_set` of the machine's
+            platform)
+        stores: store for a machine's site, by its host's name (`site_stores`); by default the
+            machine's own home; if a store cannot be written, or a machine cannot read it, the
+            wheels are sent to the machine itself
+        base: folder for environments on the nodes; empty means `/var/tmp/laggard-<user>`
 
     Raises:
-        DeploymentError: nodes could not be reached, have a full disk, or will not take the
-            environment; names all of them.
+        DeploymentError: nodes could not be reached, have a full disk, or refuse the environment;
+            the message names all of them
     """
     given = {
         machine.alias: (stores or {}).get(machine.alias) or Store(machine.access)
@@ -211,6 +212,7 @@ def prepare(
     prepared: dict[str, PreparedNode] = {}
     sent: list[Shipment] = []
     pending = {machine.alias: machine for machine in machines}
+    # Three attempts: first without sending, then after one shipment per site, then one per node.
     for tasks, plan in enumerate((_one_per_site, _one_each, None), 1):
         answers = _query_nodes(roles, {name: commands[name] for name in pending})
         for name in [
@@ -225,8 +227,8 @@ def prepare(
             sent += _send_all(plan(pending.values(), wheels, places), wheels, places, answers, own)
     names = ", ".join(pending)
     raise DeploymentError(
-        f"{names}: wheels were sent there twice and do not arrive whole — check these nodes' home"
-        " folders"
+        f"{names}: wheels were sent twice and are still missing or damaged — check the home folders"
+        " of these nodes"
     )
 
 
@@ -237,19 +239,19 @@ def _build_install_command(
     if python is None or python.version != wheels.platform.python:
         wanted = f"{wheels.platform.python[0]}.{wheels.platform.python[1]}"
         raise DeploymentError(
-            f"{machine.alias}: its wheels are for Python {wanted}, which it does not have"
+            f"{machine.alias}: its wheels require Python {wanted}, which the node does not have"
         )
     return install_command(python.path, wheels, tuple(dict.fromkeys((store.home, "~"))), base)
 
 
 def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: str) -> str:
-    """The shell command that installs a wheel set on a node.
+    """Return the shell command that installs a wheel set on a node.
 
     Args:
-        python: the node's interpreter.
-        wheels: what to install.
-        homes: folders in which `.laggard/wheels` may be, as the node sees them.
-        base: folder for environments; empty for the default.
+        python: path of the node's interpreter
+        wheels: wheels to install
+        homes: home folders that may contain `.laggard/wheels`, as paths on the node
+        base: folder for environments; empty for the default
     """
     request: Request = {
         "environment": wheels.hash,
@@ -262,6 +264,7 @@ def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: s
         "unpacked_bytes": wheels.unpacked_bytes,
         "versions": dict(wheels.versions),
     }
+    # The program travels inside the command, so that nothing has to be copied to the node before.
     packed = base64.b64encode(zlib.compress(_INSTALLER.read_bytes(), 9)).decode("ascii")
     program = f'import base64,zlib;exec(zlib.decompress(base64.b64decode("{packed}")))'
     return shlex.join((python, "-I", "-c", program, json.dumps(request)))
@@ -288,7 +291,8 @@ def _parse_answer(name: str, printed: str) -> InstallAnswer:
             answer: InstallAnswer = json.loads(line.removeprefix(ANSWER_MARK))
             return answer
     raise DeploymentError(
-        f"{name}: it was being prepared and gave no answer: {printed.strip()[-300:]}"
+        f"{name}: the installation of its environment ended without an answer; its last output:"
+        f" {printed.strip()[-300:]}"
     )
 
 
@@ -299,8 +303,9 @@ def _to_prepared_node(machine: Machine, answer: InstallAnswer) -> PreparedNode:
 def _one_per_site(
     machines: Iterable[Machine], wheels: Mapping[str, WheelSet], stores: Mapping[str, Store]
 ) -> tuple[Machine, ...]:
-    """The first machine of every site, user and wheel set; machines without a site share with
-    nobody.
+    """Return the first machine of every site, user and wheel set.
+
+    A machine without a site shares its home with no other.
     """
     first: dict[tuple[str, str, str], Machine] = {}
     for machine in machines:
@@ -327,8 +332,9 @@ def _send_all(
     answers: Mapping[str, InstallAnswer],
     own: Mapping[str, Store],
 ) -> list[Shipment]:
-    """Send what these machines lack, several at once; what did not get into a site's store goes to
-    each machine later.
+    """Send the missing wheels to these machines, several machines at once.
+
+    Wheels that could not be written to a site's store are sent to each machine later.
     """
 
     def send_to(machine: Machine) -> Shipment | DeploymentError:
@@ -355,14 +361,14 @@ def _send_all(
         raise DeploymentError("\n".join(lost))
     for machine, error in failed:
         _log.warning(
-            "the home that site %s shares takes no wheels, so each node gets its own: %s",
+            "the shared home of site %s cannot store the wheels, so they are sent to each node: %s",
             machine.site,
             error,
         )
     sent = [end for _, end in ends if isinstance(end, Shipment)]
     for shipment in sent:
         _log.info(
-            "wheels to %s: %d files, %d bytes",
+            "sent wheels to %s: %d files, %d bytes",
             shipment.machine,
             shipment.files,
             shipment.sent_bytes,

@@ -1,8 +1,8 @@
-"""Which wheels a node's workers need, and how pip is asked for them; nothing here is fetched.
+"""Selection of the wheels that a node's workers need, and the pip command that downloads them.
 
-Two rules keep the set small: only what workers import (no EnOSlib, Ansible, E2Clab, matplotlib,
-pandas), and scikit-learn without what it needs itself, since of it only the file with the images of
-`digits` is read.
+This module downloads nothing. Two rules keep the set small. Only packages that workers import are
+included: no EnOSlib, Ansible, E2Clab, matplotlib or pandas. scikit-learn comes without its
+dependencies, because only its file with the images of `digits` is read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ WORKER_DISTRIBUTIONS = (
     "torch",
 )
 DATA_ONLY = frozenset({"scikit-learn"})
-"""Distributions of which only files are read, so nothing that they depend on is needed."""
+"""Distributions that are used only for their data files, so their dependencies are not needed."""
 
+# Minor version of the oldest glibc 2.x of any manylinux tag, per architecture (PEP 513, 599).
 _OLDEST_MANYLINUX = {"x86_64": 5, "aarch64": 17}
 _LEGACY_TAGS = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
+# Parts of pip's output that indicate an unreachable index instead of a missing wheel.
 _NO_NETWORK = (
     "Failed to establish a new connection",
     "Temporary failure in name resolution",
@@ -57,13 +59,13 @@ Accelerator = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Platform:
-    """What wheels have to fit.
+    """Platform that wheels must support.
 
     Attributes:
-        python: version of CPython.
-        architecture: `x86_64` or `aarch64`.
-        glibc: version of the GNU C library, the oldest on which they shall work.
-        accelerator: `cuda` for PyTorch with CUDA and NCCL.
+        python: version of CPython
+        architecture: `x86_64` or `aarch64`
+        glibc: oldest version of the GNU C library that the wheels must support
+        accelerator: `cuda` for PyTorch with CUDA and NCCL, else `cpu`
     """
 
     python: PythonVersion
@@ -78,17 +80,17 @@ class Platform:
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution: its version and the requirements that it names (PEP 508)."""
+    """Installed distribution: its version and its requirements (PEP 508)."""
 
     version: str
     requires: tuple[str, ...]
 
 
 def platform_tags(platform: Platform) -> tuple[str, ...]:
-    """The platform tags of wheels that work there (PEP 600 and its legacy names), best first.
+    """Return the tags of wheels that work on a platform (PEP 600 and legacy names), best first.
 
     Args:
-        platform: with its oldest C library.
+        platform: platform with its oldest C library
     """
     architecture, (major, minor) = platform.architecture, platform.glibc
     tags: list[str] = []
@@ -105,18 +107,18 @@ def resolve_requirements(
     pins: Mapping[str, str],
     platform: Platform,
 ) -> tuple[str, ...]:
-    """What to ask pip for: the roots and everything that they need on a platform, each pinned.
+    """Return pinned requirements for the roots and for all their dependencies on a platform.
 
     Args:
-        roots: normalised names.
-        known: what is known of distributions, by normalised name.
-        pins: versions to take, by normalised name; what has none is taken as its dependents ask for
-            it.
-        platform: against which markers are evaluated.
+        roots: normalized names
+        known: version and requirements of distributions, by normalized name
+        pins: versions to use, by normalized name; a distribution without a pin gets the version
+            range of its dependents
+        platform: platform for which markers are evaluated
 
     Returns:
-        Requirements, sorted; distributions that are not known are among them, what they need is
-        not.
+        Sorted requirements. Distributions missing from `known` are included, without their
+        dependencies.
     """
     specifiers: dict[str, SpecifierSet] = {}
     followed: set[tuple[str, str]] = set()
@@ -125,6 +127,7 @@ def resolve_requirements(
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
         specifiers[name] = specifiers.get(name, SpecifierSet()) & requirement.specifier
+        # Each distribution is followed once per extra, so that circular requirements end.
         for extra in {"", *requirement.extras} - {
             extra for other, extra in followed if other == name
         }:
@@ -168,10 +171,11 @@ def _marker_environment(platform: Platform) -> dict[str, str]:
 
 
 def pin_requirement(name: str, version: str, accelerator: Accelerator) -> str:
-    """A requirement for exactly a version; PyTorch comes in several builds of one version.
+    """Return a requirement for exactly one version.
 
-    Plain `torch==2.13.0` is with CUDA on PyPI and without elsewhere: `+cpu` is always the small
-    one, `===` always the plain one.
+    PyTorch has several builds of one version. Plain `torch==2.13.0` includes CUDA on PyPI and
+    excludes it on other indexes. `+cpu` always selects the small build and `===` always the plain
+    one.
     """
     if name != "torch":
         return f"{name}=={version}"
@@ -182,14 +186,15 @@ def pin_requirement(name: str, version: str, accelerator: Accelerator) -> str:
 def pip_command(
     wanted: Sequence[str], platform: Platform, folder: Path, extra_indexes: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command that downloads exactly these wheels for a platform; pip's own settings say from
-    where.
+    """Return the command that downloads exactly these wheels for a platform.
+
+    pip's own configuration selects the index.
 
     Args:
-        wanted: pinned requirements.
-        platform: of the nodes.
-        folder: where the wheels go.
-        extra_indexes: where to look besides.
+        wanted: pinned requirements
+        platform: platform of the nodes
+        folder: folder for the downloaded wheels
+        extra_indexes: additional indexes to search
     """
     return (
         sys.executable,
@@ -206,31 +211,29 @@ def pip_command(
 def download_error(
     said: str, wanted: Sequence[str], platform: Platform
 ) -> DeploymentError | PrerequisiteError:
-    """Why pip did not get the wheels, as an error that names the distribution and the platform.
+    """Return the error for a failed download, which names the distribution and the platform.
 
     Args:
-        said: its standard error.
-        wanted: what it was asked for.
-        platform: for which.
+        said: standard error of pip
+        wanted: requirements that pip was asked for
+        platform: platform that pip was asked for
     """
     if "No module named pip" in said:
         return PrerequisiteError(
-            "pip, which fetches the nodes' wheels, is not installed here",
+            "pip is not installed here; it downloads the wheels for the nodes",
             f"{sys.executable} -m ensurepip",
         )
     missing = re.search(r"No matching distribution found for (\S+)", said)
     which = missing[1] if missing else ", ".join(wanted)
     if any(reason in said for reason in _NO_NETWORK):
-        fix = (
-            "run once where there is a network, or set pip's find-links to a folder with the wheel"
-        )
+        fix = "run once with network access, or set pip's find-links to a folder with the wheel"
         return DeploymentError(f"{which}: the package index cannot be reached ({platform}); {fix}")
     if missing:
         versions = re.search(r"\(from versions: ([^)]*)\)", said)
         offered = versions[1].split(", ")[-1] if versions else "none"
-        fix = "choose nodes for which there is one, or put it where pip looks (find-links)"
+        fix = "choose nodes that have one, or add a wheel to pip's find-links folder"
         return DeploymentError(
-            f"{which}: no wheel for {platform}; the newest that is offered: {offered}; {fix}"
+            f"{which}: no wheel exists for {platform}; newest available version: {offered}; {fix}"
         )
-    last = said.strip().splitlines()[-1:] or ["pip gives no reason"]
-    return DeploymentError(f"{which}: pip could not fetch it for {platform}: {last[0]}")
+    last = said.strip().splitlines()[-1:] or ["pip gave no reason"]
+    return DeploymentError(f"{which}: pip could not download it for {platform}: {last[0]}")

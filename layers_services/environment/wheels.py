@@ -1,7 +1,7 @@
-"""The pinned wheels that a worker needs, of the versions installed here: Laggard itself, and what
-`wheel_plan` says.
+"""Pinned wheels that a worker needs, in the versions installed on this machine.
 
-Nodes have no internet, so wheels are fetched here, for the nodes' platform, kept, and travel.
+They are Laggard itself and the distributions of `wheel_plan`. Nodes have no internet access.
+Therefore this machine downloads the wheels for the nodes' platform, caches them, and sends them.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ __all__ = [
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _MANIFEST = "sha256.json"
+# Each round follows requirements one level deeper. The limit ends requirements that never settle.
 _MOST_ROUNDS = 8
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel in the cache: file, size in bytes, SHA-256."""
+    """Wheel in the cache: its file, size in bytes and SHA-256."""
 
     path: Path
     size: int
@@ -65,22 +66,23 @@ class Wheel:
 
     @property
     def stored_name(self) -> str:
-        """Its name in a node's store: by content, so that what has not changed does not travel
-        again.
+        """Return the wheel's name in a node's store.
+
+        The name depends on the content, so an unchanged wheel is not sent again.
         """
         return f"{self.sha256[:16]}-{self.path.name}"
 
 
 @dataclass(frozen=True)
 class WheelSet:
-    """All wheels of an environment.
+    """Wheels of one environment.
 
     Attributes:
-        platform: for which they are.
-        files: the wheels.
-        versions: of every distribution, by its normalised name.
-        unpacked_bytes: what they hold.
-        hash: names the environment: the same for the same wheels and Python.
+        platform: platform that the wheels support
+        files: the wheels
+        versions: version of every distribution, by normalized name
+        unpacked_bytes: size of the wheels' contents
+        hash: name of the environment; equal for equal wheels and Python versions
     """
 
     platform: Platform
@@ -91,7 +93,7 @@ class WheelSet:
 
     @property
     def size(self) -> int:
-        """Bytes of all wheels, as they travel."""
+        """Return the size of all wheel files in bytes."""
         return sum(wheel.size for wheel in self.files)
 
 
@@ -100,17 +102,18 @@ def wheel_set(
     distributions: Sequence[str] = WORKER_DISTRIBUTIONS,
     cache: Path | None = None,
 ) -> WheelSet:
-    """The wheels for a platform, fetched unless the cache has them.
+    """Return the wheels for a platform, downloaded unless they are cached.
 
     Args:
-        platform: of the nodes.
-        distributions: what workers need besides Laggard; what these need themselves is added.
-        cache: `$XDG_CACHE_HOME/laggard/wheels` where it is not given.
+        platform: platform of the nodes
+        distributions: distributions that workers need besides Laggard; their dependencies are
+            added
+        cache: cache folder; by default `$XDG_CACHE_HOME/laggard/wheels`
 
     Raises:
-        DeploymentError: no index can be reached, or has a wheel for this platform.
-        PrerequisiteError: pip, or a distribution whose version is to be taken, is not installed
-            here.
+        DeploymentError: no index can be reached, or none has a wheel for this platform
+        PrerequisiteError: pip, or a distribution whose installed version is needed, is not
+            installed on this machine
     """
     cache = cache or default_cache()
     known = installed_closure(distributions)
@@ -124,7 +127,7 @@ def wheel_set(
         fetched = _read_cached_wheels(folder)
     if fetched is None:
         raise DeploymentError(
-            f"{folder}: the wheels there change while they are read — remove the folder"
+            f"{folder}: the cached wheels changed while they were read — remove the folder"
         )
     return _build_wheel_set(
         [*fetched, _describe_wheel(build_own_wheel(cache / "laggard"))], platform
@@ -132,16 +135,16 @@ def wheel_set(
 
 
 def default_cache() -> Path:
-    """`$XDG_CACHE_HOME/laggard/wheels`, which is under `~/.cache` where the variable is not set."""
+    """Return `$XDG_CACHE_HOME/laggard/wheels`; the variable defaults to `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "laggard" / "wheels"
 
 
 def installed_closure(roots: Iterable[str]) -> Mapping[str, Installed]:
-    """The distributions installed here that the roots need on any platform, with any extra.
+    """Return the installed distributions that the roots need on any platform, with any extra.
 
     Raises:
-        PrerequisiteError: a root is not installed.
+        PrerequisiteError: a root is not installed
     """
     found: dict[str, Installed] = {}
     queue = [canonicalize_name(root) for root in roots]
@@ -154,7 +157,7 @@ def installed_closure(roots: Iterable[str]) -> Mapping[str, Installed]:
             if name in needed:
                 fix = f"{sys.executable} -m pip install {name}"
                 raise PrerequisiteError(
-                    f"{name} is not installed here, so its version for nodes is unknown", fix
+                    f"{name} is not installed here, so the version for the nodes is unknown", fix
                 ) from error
             continue
         requires = tuple(distribution.requires or ())
@@ -179,17 +182,17 @@ def _fetch_wheels(
     platform: Platform,
     folder: Path,
 ) -> None:
-    """Download into a folder of its own, which takes its name when everything is there.
+    """Download into a temporary folder and rename it when all wheels are complete.
 
-    Wheels for another platform can need what those installed here do not (CUDA's libraries): so
-    what the downloaded ones say is what counts, round after round.
+    Wheels for another platform can have requirements that the locally installed ones lack, such as
+    CUDA's libraries. Therefore the metadata of downloaded wheels is followed, round after round.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as name:
         there = Path(name)
-        # PyTorch's builds need different things, and the one installed here may be another.
+        # PyTorch's builds have different requirements, and the local build may be another one.
         all_known = {name: each for name, each in known.items() if name != "torch"}
         asked: set[str] = set()
         for _ in range(_MOST_ROUNDS):
@@ -213,7 +216,7 @@ def _fetch_wheels(
 def _take_name(made: Path, folder: Path) -> None:
     try:
         made.rename(folder)
-    except OSError as error:  # another run fetched the same meanwhile, or what is there is broken
+    except OSError as error:  # another run has downloaded the same set, or the folder is damaged
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
         if _read_cached_wheels(folder) is None:
@@ -223,7 +226,7 @@ def _take_name(made: Path, folder: Path) -> None:
 
 
 def _read_cached_wheels(folder: Path) -> list[Wheel] | None:
-    """The wheels of a folder; None unless all are there as they were fetched."""
+    """Return the wheels of a folder; None unless all of them are intact."""
     try:
         digests = json.loads((folder / _MANIFEST).read_text(encoding="ascii"))
         wheels = [_describe_wheel(folder / name) for name in digests]
@@ -237,7 +240,7 @@ def _describe_wheel(path: Path) -> Wheel:
 
 
 def _select_wheels(folder: Path, wanted: Sequence[str]) -> dict[str, Path]:
-    """The downloaded wheels that are wanted, by name."""
+    """Return the downloaded wheels that match the requirements, by name."""
     specifiers = {
         canonicalize_name(each.name): each.specifier
         for each in (Requirement(text) for text in wanted)
@@ -271,7 +274,7 @@ def _download_wheels(wanted: Sequence[str], platform: Platform, folder: Path) ->
         try:
             _run_pip(torch, platform, folder, ())
         except DeploymentError:
-            _log.info("%s is not where pip looks; trying %s", torch[0], CPU_TORCH_INDEX)
+            _log.info("%s is not on pip's index; trying %s", torch[0], CPU_TORCH_INDEX)
             _run_pip(torch, platform, folder, (CPU_TORCH_INDEX,))
     elif torch:
         _run_pip(torch, platform, folder, ())

@@ -1,8 +1,8 @@
-"""Grid'5000's REST API, asked patiently, through the client that EnOSlib uses.
+"""Requests to Grid'5000's REST API, with timeouts and retries, through EnOSlib's client.
 
-That client (python-grid5000) waits for ever for an answer unless told otherwise, and gives up on
-anything but 500, 502 and 504. Here every request is bounded in time, what may pass is tried again,
-and what may not becomes one clear error.
+That client (python-grid5000) has no timeout by default, and retries only after statuses 500, 502
+and 504. Here every request has a timeout, temporary failures are retried, and permanent failures
+become one clear error.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from laggard.core.errors import DeploymentError, InputError, LaggardError, Prere
 log = logging.getLogger(__name__)
 
 OVER = frozenset({"terminated", "error"})
-"""States after which a job holds nothing."""
+"""States in which a job holds no nodes any more."""
 
 LIVE = "waiting,launching,running"
-"""States in which a job holds, or will hold, nodes, as far as the API filters by them: it never
-finds `tolaunch`."""
+"""States in which a job holds or will hold nodes, as a filter of the API. The API does not find
+jobs in state `tolaunch`."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How patient to be with the API.
+    """Timeouts and retries of API requests.
 
     Attributes:
-        request_timeout_s: longest wait for one answer.
-        attempts: how often a request that may pass is made, besides the client's own quick repeats.
-        backoff_s: pause after the first failed attempt, doubled after each further one.
-        give_up_s: no further attempt is begun after so long.
-        poll_s: pause between two looks at a job's state.
+        request_timeout_s: longest wait for one answer
+        attempts: maximum number of attempts of a request whose failure may be temporary, besides
+            the client's own quick retries
+        backoff_s: pause after the first failed attempt, doubled after each further one
+        give_up_s: time after which no further attempt starts
+        poll_s: pause between two queries of a job's state
     """
 
     request_timeout_s: float = 30.0
@@ -47,17 +48,17 @@ class Pace:
 
 
 class Job(Protocol):
-    """A job as python-grid5000 shows it; some attributes are missing until it runs."""
+    """Job as python-grid5000 presents it; some attributes are missing until it runs."""
 
     uid: int
     site: str
     state: str
 
     def refresh(self) -> None:
-        """Ask the API again."""
+        """Query the API again."""
 
     def delete(self) -> None:
-        """Ask for its end."""
+        """Request the end of the job."""
 
 
 class _Jobs(Protocol):
@@ -82,11 +83,11 @@ class _Client(Protocol):
 
 
 class NoSuchJobError(InputError):
-    """The testbed knows no job of this number."""
+    """Error for a job number that the testbed does not know."""
 
 
 def create_client(pace: Pace) -> _Client:
-    """EnOSlib's API client, with a bound on every answer."""
+    """Return EnOSlib's API client, with a timeout for every answer."""
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_client
 
     found = cast("_Client", get_api_client())
@@ -95,12 +96,12 @@ def create_client(pace: Pace) -> _Client:
 
 
 def job_of(site: str, job_id: int, pace: Pace) -> Job:
-    """A job by its number.
+    """Return a job by its number.
 
     Raises:
-        NoSuchJobError: there is none.
-        DeploymentError: the API does not say.
-        PrerequisiteError: it refuses the user.
+        NoSuchJobError: there is no such job
+        DeploymentError: the API does not answer
+        PrerequisiteError: the API rejects the user
     """
     return retry_listing(
         lambda: create_client(pace).sites[site].jobs[str(job_id)], f"job {job_id} at {site}", pace
@@ -108,11 +109,11 @@ def job_of(site: str, job_id: int, pace: Pace) -> Job:
 
 
 def live_jobs(site: str, pace: Pace, name: str = "") -> tuple[Job, ...]:
-    """The user's jobs at a site that are not over, of this name where one is given."""
+    """Return the user's jobs at a site that are not over, optionally only those of one name."""
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
 
     def list_jobs() -> Sequence[Job]:
-        # All of a name are few, whatever their state; all of a user can be thousands.
+        # A name has few jobs, whatever their state. A user can have thousands of finished jobs.
         wanted = {"name": name} if name else {"state": LIVE}
         return (
             create_client(pace)
@@ -128,7 +129,7 @@ def live_jobs(site: str, pace: Pace, name: str = "") -> tuple[Job, ...]:
 
 
 def all_sites(pace: Pace) -> tuple[str, ...]:
-    """Names of the testbed's sites."""
+    """Return the names of the testbed's sites."""
     return tuple(
         site.uid
         for site in retry_listing(create_client(pace).sites.list, "the list of sites", pace)
@@ -136,27 +137,27 @@ def all_sites(pace: Pace) -> tuple[str, ...]:
 
 
 def get_job_attribute(job: Job, name: str) -> object:
-    """An attribute that a job may not have yet; None where it has not."""
+    """Return an attribute of a job; None if the job does not have it yet."""
     return getattr(job, name, None)
 
 
 def get_job_time_s(job: Job, name: str) -> float | None:
-    """An attribute in Unix seconds; None where it is missing or zero."""
+    """Return an attribute in Unix seconds; None if it is missing or zero."""
     value = get_job_attribute(job, name)
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
 def retry_listing(list_jobs: Callable[[], Answer], what: str, pace: Pace) -> Answer:
-    """What `list_jobs` returns, tried again while its failure may pass.
+    """Return the result of `list_jobs`, retried while its failure may be temporary.
 
     Args:
-        list_jobs: makes one or more requests; must do no harm when repeated.
-        what: is asked for, to say in messages.
-        pace: how patient to be.
+        list_jobs: function that makes one or more requests; it must be safe to repeat
+        what: the requested thing, for messages
+        pace: timeouts and retries
 
     Raises:
-        LaggardError: what the failure means to the user.
-        Exception: a failure that is not the API's, as it is.
+        LaggardError: explanation of the failure for the user
+        Exception: a failure that does not come from the API, unchanged
     """
     began = time.monotonic()
     for attempt in range(1, pace.attempts + 1):
@@ -171,19 +172,20 @@ def retry_listing(list_jobs: Callable[[], Answer], what: str, pace: Pace) -> Ans
                     raise
                 raise meaning from error
             log.warning(
-                "Grid'5000 did not give %s (attempt %d): %s", what, attempt, format_error(error)
+                "request for %s failed (attempt %d): %s", what, attempt, format_error(error)
             )
         time.sleep(pace.backoff_s * 2 ** (attempt - 1))
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether trying again may help: no answer, or one that blames the server."""
+    """Return whether a failure may be temporary: no answer, or an error of the server."""
     import requests
 
     if any(isinstance(cause, requests.RequestException) for cause in iterate_causes(error)):
         return True
     code = response_code(error)
+    # A reservation that is "not valid" can have status 500, but the same request fails again.
     return (
         code is not None
         and (code >= 500 or code == 429)
@@ -194,51 +196,51 @@ def may_pass(error: BaseException) -> bool:
 def explain_failure(
     error: BaseException, what: str, attempts: int = 1, waited_s: float = 0.0
 ) -> LaggardError | None:
-    """What a failed request means to the user; None where it was not the API that failed."""
+    """Return the explanation of a failed request; None if the API did not cause the failure."""
     if isinstance(error, LaggardError):
         return error
     code = response_code(error)
     tried = f" after {attempts} attempts in {waited_s:.0f} s" if attempts > 1 else ""
     if code == 401:
         return PrerequisiteError(
-            "Grid'5000's API refuses your user name or password (401)",
-            "write `username:` and `password:` into ~/.python-grid5000.yaml, readable by you alone",
+            "Grid'5000's API rejects your user name or password (401)",
+            "write `username:` and `password:` into ~/.python-grid5000.yaml (mode 600)",
         )
     if code == 404:
         return NoSuchJobError(
-            f"Grid'5000 knows nothing of {what} (404) — check the site and the number"
+            f"Grid'5000 did not find {what} (404) — check the site and the number"
         )
     if code is not None:
         return DeploymentError(
-            f"Grid'5000's API did not give {what}{tried}: {code} {format_api_error(error)}"
+            f"Grid'5000's API could not provide {what}{tried}: {code} {format_api_error(error)}"
         )
     if not may_pass(error):
         return None
     return DeploymentError(
-        f"Grid'5000's API did not answer when asked for {what}{tried}: {format_error(error)}"
-        " — see https://www.grid5000.fr/status, and your network"
+        f"Grid'5000's API did not answer the request for {what}{tried}: {format_error(error)}"
+        " — check https://www.grid5000.fr/status and your network"
     )
 
 
 def response_code(error: BaseException) -> int | None:
-    """The HTTP status that caused an error, where one did."""
+    """Return the HTTP status that caused an error; None if there is none."""
     codes = (getattr(cause, "response_code", None) for cause in iterate_causes(error))
     return next((code for code in codes if isinstance(code, int)), None)
 
 
 def format_api_error(error: BaseException) -> str:
-    """What the API said, on one line."""
+    """Format the API's message on one line."""
     texts = (getattr(cause, "error_message", None) for cause in iterate_causes(error))
     return _one_line(next((str(text) for text in texts if text), str(error)))
 
 
 def format_error(error: BaseException) -> str:
-    """An error's kind and its own words, on one line of bearable length."""
+    """Format an error's type and message on one line of at most 300 characters."""
     return f"{type(error).__name__}: {_one_line(format_api_error(error))}"
 
 
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from."""
+    """Yield an error and the errors that it was raised from."""
     current: BaseException | None = error
     while current is not None:
         yield current

@@ -1,4 +1,4 @@
-"""What goes wrong between EnOSlib and Grid'5000, in words that help."""
+"""Explanations of errors from EnOSlib and Grid'5000, each with a fix."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from laggard.layers_services.g5k.usage_rules import DATE
 
 @contextmanager
 def explain_errors(plan: G5kPlan) -> Iterator[None]:
-    """Turn what EnOSlib, its API client and Ansible raise into one clear error; anything else
-    passes.
+    """Convert exceptions of EnOSlib, its API client and Ansible into one clear error.
+
+    Other exceptions pass unchanged.
 
     Raises:
-        LaggardError: raised from EnOSlib's own exception where there is one.
+        LaggardError: the explanation, raised from EnOSlib's own exception if there is one
     """
     try:
         yield
@@ -43,26 +44,28 @@ def _reservation_fault(error: BaseException, plan: G5kPlan) -> LaggardError | No
     text = None
     if isinstance(error, errors.InvalidReservationTime):
         free = error.datetime.strftime(DATE)
-        fix = f"--reservation '{free}'" if plan.reservation else "try again, or ask for less"
-        text = f"Reservation not valid: Grid'5000 could give these nodes from {free} on — {fix}"
+        fix = f"--reservation '{free}'" if plan.reservation else "try again, or request less"
+        text = f"Reservation not valid: these nodes are available from {free} on — {fix}"
     elif isinstance(error, errors.InvalidReservationTooOld):
         text = (
-            f"Reservation not valid: {plan.reservation} has passed — choose a later --reservation"
+            f"Reservation not valid: {plan.reservation} is in the past — choose a later"
+            " --reservation"
         )
     elif isinstance(error, errors.InvalidReservationCritical) and _is_refusal(error):
         text = (
-            f"Grid'5000 refuses the reservation: {format_api_error(error)} — ask for other nodes,"
-            " or for another time"
+            f"Grid'5000 rejects the reservation: {format_api_error(error)} — request other nodes"
+            " or another time"
         )
     elif isinstance(error, errors.NoSlotError):
-        rule = f"Grid'5000 has no time at which {', '.join(plan.sites)} can start together"
-        text = f"{rule} — be more patient, name a --reservation, or use one site"
+        rule = f"Grid'5000 has no common start time for {', '.join(plan.sites)}"
+        text = f"{rule} — raise --reservation-timeout, set --reservation, or use one site"
     elif isinstance(error, EnosG5kDuplicateJobsError):
         text = f"{error} — try again"
     return None if text is None else DeploymentError(text)
 
 
 def _is_refusal(error: BaseException) -> bool:
+    # Other server errors are temporary failures, which `explain_failure` describes.
     return (response_code(error) or 0) < 500 or "not valid" in format_api_error(error)
 
 
@@ -77,16 +80,16 @@ def _node_fault(error: BaseException) -> LaggardError | None:
     text = None
     if isinstance(error, errors.EnosUnreachableHostsError):
         text = (
-            f"nodes do not answer SSH: {_format_host_names(error.hosts)} — try again, or name other"
-            " servers"
+            f"nodes do not answer SSH: {_format_host_names(error.hosts)} — try again, or choose"
+            " other servers"
         )
     elif isinstance(error, errors.EnosFailedHostsError):
         text = (
-            f"nodes refuse to let root in: {_format_host_names(error.hosts)} — try again, or name"
+            f"nodes refuse root's login: {_format_host_names(error.hosts)} — try again, or choose"
             " other servers"
         )
     elif isinstance(error, NotEnoughNodesError):
-        text = f"the job has fewer nodes than the scenario asks for: {error.msg} — reserve more"
+        text = f"the job has fewer nodes than the scenario needs: {error.msg} — reserve more nodes"
     elif isinstance(error, MissingNetworkError):
         text = (
             f"the job at {error.site} has no network of type {error.n_type} — reserve it with"
@@ -96,7 +99,7 @@ def _node_fault(error: BaseException) -> LaggardError | None:
         text = f"{error} — try again"
     elif isinstance(error, FileNotFoundError | ValueError) and "SSH key" in str(error):
         return PrerequisiteError(
-            str(error), "ssh-keygen -t ed25519, or `key_name:` in layers_services.yaml"
+            str(error), "run ssh-keygen -t ed25519, or set `key_name:` in layers_services.yaml"
         )
     return None if text is None else DeploymentError(text)
 
@@ -106,7 +109,7 @@ def _format_host_names(hosts: Iterator[object]) -> str:
 
 
 def _find_enoslib_error(error: Exception) -> BaseException:
-    """What EnOSlib raised, where a clearer error was already made of it; else the error itself."""
+    """Return the EnOSlib exception that an explanation was raised from, else the error itself."""
     from enoslib.errors import EnosError
 
     return next((cause for cause in iterate_causes(error) if isinstance(cause, EnosError)), error)

@@ -1,4 +1,4 @@
-"""What Grid'5000 would refuse in a scenario, each with the nearest valid choice."""
+"""Checks for everything that Grid'5000 would reject in a scenario, with a valid alternative."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TESTBEDS = {
 
 
 def provider_problems(layers: LayersServices, source: YamlSource) -> Iterator[Problem]:
-    """Services of testbeds on which Laggard cannot reserve, named."""
+    """Yield a problem for services of testbeds on which Laggard cannot reserve."""
     environment = layers.environment
     there = [name for name in ("g5k", *_TESTBEDS) if getattr(environment, name) is not None]
     written = source.at(("environment",))
@@ -47,10 +47,10 @@ def provider_problems(layers: LayersServices, source: YamlSource) -> Iterator[Pr
     first = next((name for name in order if name in there), "g5k")
     if "g5k" not in there:
         rule = (
-            f"this scenario is for {_TESTBEDS[first]}, and of E2Clab's testbeds Laggard reserves on"
-            " Grid'5000 only"
+            f"this scenario is for {_TESTBEDS[first]}; among E2Clab's testbeds Laggard supports"
+            " only Grid'5000"
         )
-        fix = "add `g5k: {cluster: ...}`, or run it with --on ssh, or here"
+        fix = "add `g5k: {cluster: ...}`, or run it with --on ssh or --on local"
         yield source.locate_problem(("environment", first), rule, fix, value=first)
         return
     told: set[KeyPath] = set()
@@ -58,17 +58,17 @@ def provider_problems(layers: LayersServices, source: YamlSource) -> Iterator[Pr
         provider = placed.service.environment or first
         if provider != "g5k" and placed.at not in told:
             told.add(placed.at)
-            rule = f"it is for {_TESTBEDS[provider]}, where Laggard cannot reserve"
+            rule = f"it is for {_TESTBEDS[provider]}, which Laggard does not support"
             value = f"service {placed.service.name}"
             yield source.locate_problem(
-                (*placed.at, "environment"), rule, "write `environment: g5k`, and a cluster", value
+                (*placed.at, "environment"), rule, "write `environment: g5k` and a cluster", value
             )
 
 
 def setting_problems(
     settings: Settings, options: G5kOptions, source: YamlSource
 ) -> Iterator[Problem]:
-    """What does not fit in the reservation as a whole."""
+    """Yield a problem for each invalid setting of the whole reservation."""
 
     def problem(option: str, key: str, value: str, rule: str, fix: str) -> Problem:
         if getattr(options, option):
@@ -78,37 +78,45 @@ def setting_problems(
         )
 
     if seconds_of(settings.walltime) == 0:
-        rule = "a walltime is HH:MM:SS, and more than nothing"
+        rule = "a walltime is HH:MM:SS and greater than 0"
         yield problem(
-            "walltime", "walltime", settings.walltime, rule, "such as 02:00:00 or 62:00:00"
+            "walltime",
+            "walltime",
+            settings.walltime,
+            rule,
+            "write 02:00:00 or 62:00:00, for example",
         )
     if settings.reservation is not None and not _is_date(settings.reservation):
-        rule = "a reservation date is YYYY-MM-DD HH:MM:SS, in Paris"
+        rule = "a reservation date is YYYY-MM-DD HH:MM:SS in Paris time"
         yield problem(
-            "reservation", "reservation", settings.reservation, rule, "such as 2027-01-31 19:00:00"
+            "reservation",
+            "reservation",
+            settings.reservation,
+            rule,
+            "write 2027-01-31 19:00:00, for example",
         )
     if settings.queue not in get_args(Queue):
         near = difflib.get_close_matches(settings.queue, get_args(Queue), n=1)
-        fix = f"did you mean `{near[0]}`?" if near else "leave it out for the default queue"
+        fix = f"did you mean `{near[0]}`?" if near else "omit it for the default queue"
         rule = f"the queues are {', '.join(get_args(Queue))}"
         yield problem("queue", "queue", settings.queue, rule, fix)
     if settings.kavlan and settings.env_name is None:
-        rule = "nodes in a VLAN are out of reach until a system is deployed on them"
-        yield Problem(
-            "--kavlan", 0, 0, "", rule, "name the environment, such as --env-name debian12-nfs"
-        )
+        rule = "nodes in a VLAN are unreachable until a system is deployed on them"
+        yield Problem("--kavlan", 0, 0, "", rule, "set the system, such as --env-name debian12-nfs")
     elif DEPLOY in settings.job_types and settings.env_name is None:
-        rule = f"a job of type `{DEPLOY}` needs to know what to deploy"
-        fix = "add `env_name: debian12-nfs`, or leave `deploy` out"
+        rule = f"a job of type `{DEPLOY}` needs a system to deploy"
+        fix = "add `env_name: debian12-nfs`, or remove `deploy`"
         yield source.locate_problem(_JOB_TYPE, rule, fix)
 
 
 def group_problems(
     groups: Sequence[MachineGroup], settings: Settings, source: YamlSource, known: Reference
 ) -> Iterator[Problem]:
-    """What the clusters cannot give: their queue, their job types, their number of nodes, a server
-    twice.
+    """Yield a problem for each request that the clusters cannot satisfy.
+
+    Checked are the queues, the job types, the number of nodes, and servers that are named twice.
     """
+    # Each cluster is checked once, at the first service that uses it.
     for group in {group.cluster: group for group in reversed(groups)}.values():
         yield from _cluster_problems(group, known.by_name[group.cluster], settings, source)
     yield from _count_problems(groups, settings, source, known)
@@ -118,15 +126,15 @@ def group_problems(
 def cluster_problem(
     name: str, at: KeyPath, source: YamlSource, known: Reference, queue: str
 ) -> Problem:
-    """A cluster that Grid'5000 does not have."""
-    rule = f"Grid'5000 has no cluster `{name}` (its reference data of {known.date})"
+    """Return the problem for a cluster that Grid'5000 does not have."""
+    rule = f"Grid'5000 has no cluster `{name}` (reference data of {known.date})"
     return source.locate_problem(
         at, rule, _suggest_nearest_name(name, known, queue), value=f"cluster: {name}"
     )
 
 
 def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference) -> Problem | None:
-    """A server that Grid'5000 does not have, or that is not named in full."""
+    """Return the problem for a server that does not exist or lacks its full name, else None."""
     parsed = parse_server(name)
     if parsed is None:
         short = re.fullmatch(r"([a-z]\w*)-([1-9]\d*)(?:\..*)?", name, re.ASCII)
@@ -134,14 +142,14 @@ def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference)
         fix = (
             f"write {cluster.server(int(short[2]))}"
             if short and cluster
-            else "such as gros-1.nancy.grid5000.fr"
+            else "write gros-1.nancy.grid5000.fr, for example"
         )
         return source.locate_problem(
-            at, "a server is named cluster-number.site.grid5000.fr", fix, value=name
+            at, "a server name has the form cluster-number.site.grid5000.fr", fix, value=name
         )
     cluster = known.by_name.get(parsed[0])
     if cluster is None:
-        rule = f"Grid'5000 has no cluster `{parsed[0]}` (its reference data of {known.date})"
+        rule = f"Grid'5000 has no cluster `{parsed[0]}` (reference data of {known.date})"
         return source.locate_problem(
             at, rule, _suggest_nearest_name(parsed[0], known, "default"), value=name
         )
@@ -170,31 +178,31 @@ def _cluster_problems(
     if source.at(at) is None:
         at = settings.cluster_at
     if cluster.exotic and EXOTIC not in settings.job_types:
-        rule = f"{cluster.name} is exotic: its nodes are given to jobs of type `{EXOTIC}` only"
+        rule = f"{cluster.name} is exotic: only jobs of type `{EXOTIC}` get its nodes"
         types = ", ".join((*settings.job_types, EXOTIC))
         yield source.locate_problem(at, rule, f"write `job_type: [{types}]` under `g5k:`", value)
     if settings.queue in get_args(Queue) and settings.queue not in (*cluster.queues, "besteffort"):
         rule = (
-            f"{cluster.name} is not in the {settings.queue} queue, it is in"
+            f"{cluster.name} is not in the {settings.queue} queue but in"
             f" {' and '.join(cluster.queues)}"
         )
         usable = [queue for queue in cluster.queues if queue in get_args(Queue)]
         fix = (
             f"write `queue: {usable[0]}` under `g5k:`, or choose another cluster"
             if usable
-            else "choose another"
+            else "choose another cluster"
         )
         yield source.locate_problem(at, rule, fix, value)
     if DEPLOY in settings.job_types and not cluster.deploy:
         yield source.locate_problem(
             at,
-            f"nothing can be deployed on {cluster.name}",
-            "leave `env_name` and `deploy` out",
+            f"{cluster.name} does not support deployment",
+            "remove `env_name` and `deploy`",
             value,
         )
     if settings.kavlan and not cluster.kavlan:
         yield source.locate_problem(
-            at, f"{cluster.name} cannot be put into a VLAN", "leave --kavlan out", value
+            at, f"{cluster.name} does not support VLANs", "omit --kavlan", value
         )
 
 
@@ -207,12 +215,13 @@ def _count_problems(
     total: Counter[str] = Counter()
     for group in groups:
         cluster = known.by_name[group.cluster]
+        # The problem is located at the service whose nodes exceed the cluster's size.
         before, total[group.cluster] = total[group.cluster], total[group.cluster] + group.nodes
         if before <= cluster.nodes < total[group.cluster]:
             needed = wanted[cluster.name]
             value = f"{needed} nodes of {cluster.name}"
             larger = _suggest_larger_cluster(cluster, needed, settings, known)
-            fix = f"take at most {cluster.nodes}{larger}"
+            fix = f"use at most {cluster.nodes}{larger}"
             rule = f"{cluster.name}, at {cluster.site}, has {_format_node_count(cluster.nodes)}"
             yield source.locate_problem((*group.at, "quantity"), rule, fix, value)
 
@@ -222,9 +231,12 @@ def _servers_twice(groups: Sequence[MachineGroup], source: YamlSource) -> Iterat
     for group in groups:
         for server in group.servers:
             if server in seen:
-                rule = "one machine cannot be two hosts"
+                rule = "a machine can be used for one host only"
                 yield source.locate_problem(
-                    (*group.at, "servers"), rule, "name each server once, and no `repeat`", server
+                    (*group.at, "servers"),
+                    rule,
+                    "name each server once and do not use `repeat`",
+                    server,
                 )
             seen.add(server)
 
@@ -232,7 +244,7 @@ def _servers_twice(groups: Sequence[MachineGroup], source: YamlSource) -> Iterat
 def _suggest_larger_cluster(
     cluster: Cluster, needed: int, settings: Settings, known: Reference
 ) -> str:
-    """The most alike cluster that is large enough, as the end of a sentence."""
+    """Return the most similar cluster that is large enough, as the end of a sentence."""
     enough = [
         other
         for other in known.clusters
@@ -241,7 +253,7 @@ def _suggest_larger_cluster(
         and (not other.exotic or cluster.exotic)
     ]
     if not enough:
-        return ", and spread the rest over other clusters"
+        return ", and place the rest on other clusters"
 
     def unlike(other: Cluster) -> tuple[bool, bool, bool, int]:
         gpus = (other.gpus is None) != (cluster.gpus is None)
@@ -263,9 +275,9 @@ def _suggest_nearest_name(name: str, known: Reference, queue: str) -> str:
         if near:
             cluster = known.by_name[near[0]]
             nodes = _format_node_count(cluster.nodes)
-            return f"the nearest is `{cluster.name}`, {nodes} at {cluster.site}"
+            return f"the most similar name is `{cluster.name}`, {nodes} at {cluster.site}"
     largest = sorted((c for c in known.clusters if c.name in in_queue), key=lambda c: -c.nodes)[:3]
-    return f"such as {', '.join(f'`{c.name}` ({c.site}, {c.nodes})' for c in largest)}"
+    return f"for example {', '.join(f'`{c.name}` ({c.site}, {c.nodes})' for c in largest)}"
 
 
 def _find_closest_number(number: int, cluster: Cluster) -> int:
@@ -274,7 +286,7 @@ def _find_closest_number(number: int, cluster: Cluster) -> int:
 
 def _is_date(text: str) -> bool:
     try:
-        datetime.strptime(text, DATE)  # noqa: DTZ007 - only whether it is one
+        datetime.strptime(text, DATE)  # noqa: DTZ007 - only the format is checked
     except ValueError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""A planned reservation as EnOSlib's configuration."""
+"""EnOSlib's configuration for a planned reservation."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ FORKS = 32
 
 
 def client_is_ready(pace: Pace, auto_jump: bool | None = None) -> None:
-    """Bound the API's answers, and keep EnOSlib off the terminal.
+    """Set the API's timeout and keep EnOSlib's output off the terminal.
 
     Args:
-        pace: how patient to be.
-        auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is
-            outside.
+        pace: timeouts and retries
+        auto_jump: True to reach nodes through Grid'5000's access machine; None uses it if this
+            machine is outside of Grid'5000
     """
     import enoslib
 
+    # EnOSlib shares one client per process, so the timeout applies to its own requests too.
     create_client(pace)
     enoslib.set_config(ansible_stdout="noop", ansible_forks=FORKS, g5k_auto_jump=auto_jump)
 
 
 def build_conf(plan: G5kPlan, job_name: str, jobs: tuple[JobReference, ...] = ()) -> G5kConf:
-    """What EnOSlib's provider is to reserve; asks the API whether the clusters are exotic.
+    """Build the configuration of EnOSlib's provider.
+
+    It queries the API to learn which clusters are exotic.
 
     Args:
-        plan: the reservation.
-        job_name: on the testbed.
-        jobs: use these instead of submitting.
+        plan: the reservation
+        job_name: name of the job on the testbed
+        jobs: existing jobs to use instead of a submission
 
     Returns:
-        One group of machines per group of the plan, with the name of its first host as a role that
-        no other group has.
+        Configuration with one group of machines per group of the plan. The name of the group's
+        first host is a role that no other group has.
     """
     import enoslib
 
@@ -53,6 +56,7 @@ def build_conf(plan: G5kPlan, job_name: str, jobs: tuple[JobReference, ...] = ()
         monitor=plan.monitor,
     )
     if jobs:
+        # With job numbers, EnOSlib uses these jobs and submits nothing.
         conf.oargrid_jobids = [[job.site, str(job.job_id)] for job in jobs]
     networks = {
         network.id: enoslib.G5kNetworkConf(

@@ -1,4 +1,4 @@
-"""What `laggard plan --on g5k` says of a reservation: as text, as JSON; nothing is reserved."""
+"""Description of a planned reservation for `laggard plan --on g5k`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NETWORKS = {
 
 
 class PlannedMachines(Record):
-    """Alike machines at one site."""
+    """Machines of one cluster that serve one service."""
 
     site: str
     cluster: str
@@ -33,7 +33,7 @@ class PlannedMachines(Record):
 
 
 class G5kDescription(MachineDescription):
-    """A planned reservation."""
+    """Planned reservation."""
 
     machines: tuple[PlannedMachines, ...]
     nodes: int
@@ -54,7 +54,7 @@ class G5kDescription(MachineDescription):
     reference_date: str
 
     def format_lines(self) -> Iterator[str]:
-        """Yield the reservation and the usage policy's verdict, line by line."""
+        """Yield the reservation and the verdict of the usage policy, line by line."""
         sites = list(dict.fromkeys(machines.site for machines in self.machines))
         places = f"{len(sites)} sites" if len(sites) > 1 else sites[0]
         yield (
@@ -64,27 +64,27 @@ class G5kDescription(MachineDescription):
         yield from align_columns([_format_row(machines) for machines in self.machines])
         yield f"  {self._job()}"
         if not self.jobs:
-            yield f"usage policy: {'allows it' if self.allowed else 'does not allow it'}"
+            yield f"usage policy: {'allowed' if self.allowed else 'not allowed'}"
             yield from (f"  {'ok' if finding.ok else 'NO'}  {finding}" for finding in self.usage)
             yield (
-                f"  not looked at: {'; '.join(self.not_modelled)}; `usagepolicycheck -t` on a"
-                " frontend knows"
+                f"  not checked: {'; '.join(self.not_modelled)}; run `usagepolicycheck -t` on a"
+                " frontend for a complete check"
             )
         if self.start:
             yield f"start: {self.start}"
         yield from (f"warning: {warning}" for warning in self.warnings)
-        yield f"clusters as of {self.reference_date}; nothing is reserved"
+        yield f"clusters as of {self.reference_date}; nothing has been reserved"
 
     def _job(self) -> str:
         if self.jobs:
-            return f"in {' and '.join(self.jobs)}, left running afterwards"
+            return f"existing jobs: {' and '.join(self.jobs)}, which keep running afterwards"
         parts = (
             f"{self.queue} queue",
             f"job types {', '.join(self.job_types)}" if self.job_types else "no job type",
-            f"deploys {self.env_name}" if self.env_name else "the nodes' standard system",
+            f"deploys {self.env_name}" if self.env_name else "standard system of the nodes",
             self.network,
             f"project {self.project}" if self.project else "",
-            f"from {self.reservation} on" if self.reservation else "as soon as possible",
+            f"starts at {self.reservation}" if self.reservation else "starts as soon as possible",
         )
         return "; ".join(part for part in parts if part)
 
@@ -95,10 +95,10 @@ def describe_g5k(
     """Describe a planned reservation.
 
     Args:
-        plan: the reservation.
-        submitted: when it would be made, with a time zone.
-        start: what the testbed's schedule says of its start, where it was asked.
-        reference: what the testbed has; what this version ships when absent.
+        plan: the reservation
+        submitted: time of the submission, with a time zone
+        start: start according to the testbed's schedule, if it was queried
+        reference: clusters of the testbed; by default the data that this version ships
     """
     known = reference or shipped()
     findings = check_usage(plan.uses(known), plan.queue, plan.walltime_s, submitted, plan.start)

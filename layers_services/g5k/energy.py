@@ -1,8 +1,7 @@
-"""Energy that Grid'5000's nodes drew during a training, as their power meters tell (kwollect),
-through EnOSlib's own service.
+"""Energy of Grid'5000 nodes during training, from their power meters (kwollect) through EnOSlib.
 
-Which metric a node has is known from the reference data; what the meters have is asked for once the
-nodes may already be given back.
+The reference data has the metric of each node. The meters' readings are requested when the nodes
+may already be released.
 """
 
 from __future__ import annotations
@@ -30,19 +29,17 @@ METRICS: Mapping[str, str] = {
     "bmc": "bmc_node_power_watt",
     "pdu": "pdu_outlet_power_watt",
 }
-"""Name of a node's power in kwollect, by what measures it
+"""Kwollect's metric of a node's power, by kind of meter
 (https://www.grid5000.fr/w/Monitoring_Using_Kwollect)."""
 
 MARGIN_S = 15.0
-"""How much earlier and later than the training is asked for: some meters speak every few seconds
-only."""
+"""Seconds before and after training that are requested too, because some meters report only every
+few seconds."""
 
 
 @dataclass(frozen=True)
 class PowerSample:
-    """One reading: Unix time in seconds, power in watts, and which of a node's meters it is
-    from.
-    """
+    """Power reading: Unix time in seconds, watts, and identifier of the node's meter."""
 
     time_s: float
     watts: float
@@ -50,16 +47,17 @@ class PowerSample:
 
 
 def energy_j(samples: Sequence[PowerSample], start_s: float, end_s: float) -> float | None:
-    """Joules between two times: the integral of power, linear between readings and level outside
-    them, summed over the meters.
+    """Return the energy between two times in joules, summed over the meters of a node.
+
+    It is the integral of power, which is linear between readings and constant outside of them.
 
     Args:
-        samples: of one node, in any order.
-        start_s: Unix time.
-        end_s: Unix time.
+        samples: readings of one node, in any order
+        start_s: begin, in Unix seconds
+        end_s: end, in Unix seconds
 
     Returns:
-        None where there is no reading, or no time.
+        Joules, or None if there is no reading or the interval is empty.
     """
     if not samples or end_s <= start_s:
         return None
@@ -81,7 +79,7 @@ def _sort_samples(samples: Iterable[PowerSample]) -> list[tuple[float, float]]:
 
 
 def _integrate_power(readings: np.ndarray, start_s: float, end_s: float) -> float:
-    """Of readings [R, 2] (seconds, watts), in order of time."""
+    """Integrate readings [R, 2] (seconds, watts), which are ordered by time."""
     import numpy as np
 
     times, watts = readings[:, 0], readings[:, 1]
@@ -91,7 +89,7 @@ def _integrate_power(readings: np.ndarray, start_s: float, end_s: float) -> floa
 
 
 def metered(machines: Sequence[Machine]) -> Mapping[str, tuple[Machine, ...]]:
-    """The machines that have a power meter, by the name of its metric."""
+    """Return the machines that have a power meter, by the name of its metric."""
     clusters = load_reference().by_name
     found: dict[str, list[Machine]] = defaultdict(list)
     for machine in machines:
@@ -104,16 +102,18 @@ def metered(machines: Sequence[Machine]) -> Mapping[str, tuple[Machine, ...]]:
 def measure_energy(
     machines: Sequence[Machine], start_s: float, end_s: float, pace: Pace | None = None
 ) -> tuple[HostEnergy, ...]:
-    """What every metered host drew; hosts without a meter, or without a reading, are missing.
+    """Return the energy of every metered host.
+
+    Hosts without a meter or without a reading are omitted.
 
     Args:
-        machines: of the hosts.
-        start_s: Unix time at which training began.
-        end_s: Unix time at which it ended.
-        pace: how patient to be with the API.
+        machines: machines of the hosts
+        start_s: Unix time of the training's start
+        end_s: Unix time of the training's end
+        pace: timeouts and retries
 
     Raises:
-        DeploymentError: the API does not answer.
+        DeploymentError: the API does not answer
     """
     pace = pace or Pace()
     client_is_ready(pace)
@@ -131,14 +131,14 @@ def measure_energy(
 
 
 def _metered_name(machine: Machine) -> str:
-    """A node's name without the network that it was put into, for which it has another."""
+    """Return a node's name on the production network; in a VLAN the node has another name."""
     return re.sub(r"-kavlan-\d+", "", machine.access.address)
 
 
 def _request_samples(
     metric: str, machines: Sequence[Machine], start_s: float, end_s: float
 ) -> dict[str, list[PowerSample]]:
-    """Readings by the address of the node."""
+    """Return readings by the address of the node."""
     from enoslib import Host, Kwollect
 
     service = Kwollect(nodes=[Host(_metered_name(machine)) for machine in machines])

@@ -1,4 +1,4 @@
-"""Running jobs to machines that root can log in to, through EnOSlib's provider."""
+"""Conversion of running jobs into machines with root access, through EnOSlib's provider."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PRODUCTION = "DEFAULT"
 """The API's name of a site's production network."""
 
 _SSH = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
-"""Nodes are installed anew all the time, so a known key says nothing."""
+"""Host keys are not checked, because nodes are reinstalled often and their keys change."""
 
 
 @dataclass(frozen=True)
 class Provisioned:
-    """Machines in the hosts' order, and EnOSlib's view of them."""
+    """Machines in the order of the hosts, and EnOSlib's roles and networks for them."""
 
     machines: tuple[Machine, ...]
     roles: Roles
@@ -45,11 +45,11 @@ def provision_jobs(
     patience_s: float,
     pace: Pace,
 ) -> Provisioned:
-    """Map the nodes of running jobs to hosts, deploy what is to be deployed, and let root in.
+    """Assign the nodes of running jobs to hosts, deploy their system, and give root access.
 
     Raises:
-        DeploymentError: nodes are missing, fail to deploy or do not answer; they are named.
-        PrerequisiteError: there is no public SSH key to put on the nodes.
+        DeploymentError: nodes are missing, fail to deploy or do not answer; the message names them
+        PrerequisiteError: there is no public SSH key to install on the nodes
     """
     references = tuple(JobReference(job.site, int(job.uid)) for job in jobs)
     conf = retry_listing(lambda: build_conf(plan, job_name, references), "the clusters", pace)
@@ -66,11 +66,12 @@ def _create_provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
     from enoslib.errors import EnosUnreachableHostsError
 
     class Provider(enoslib.G5k):  # type: ignore[misc]
-        """EnOSlib's, with its two endless waits bounded."""
+        """EnOSlib's provider with limits for its two unlimited waits."""
 
         def wait(self) -> None:
-            """The jobs run: that was waited for, with patience that ends. EnOSlib's own wait never
-            ends for a job that was killed.
+            """Do nothing, because the jobs are already running.
+
+            EnOSlib's own wait never ends if a job was killed.
             """
 
         def wait_nodes(self) -> None:
@@ -90,16 +91,16 @@ def _create_provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
 
 
 def _all_deployed(provider: G5k) -> None:
-    """Check that every node has its system, and take back those that EnOSlib lost on the way.
+    """Check that every node has its system, and restore those that EnOSlib's bookkeeping lost.
 
-    EnOSlib deploys up to three times, each time what failed before, and remembers only the last
-    attempt's successes.
+    EnOSlib deploys up to three times, each time the nodes that failed before. It remembers only
+    the successes of the last attempt.
     """
     failed = sorted(host.fqdn for host in provider.undeployed)
     if failed:
         names = ", ".join(failed)
         raise DeploymentError(
-            f"nodes failed to deploy, three times: {names} — try again, or name other servers"
+            f"deployment failed three times on {names} — try again, or choose other servers"
         )
     if len(provider.sshable_hosts) == len(provider.hosts):
         return
@@ -111,8 +112,9 @@ def _all_deployed(provider: G5k) -> None:
 
 
 def _by_host(plan: G5kPlan, nodes: Sequence[G5kHost]) -> dict[str, G5kHost]:
-    """Nodes by the names of the hosts that they are; a group's come in EnOSlib's order, which is
-    the same every time.
+    """Return nodes by host name.
+
+    The nodes of a group are in EnOSlib's order, which is the same every time.
     """
     found: dict[str, G5kHost] = {}
     for group in plan.groups:
@@ -131,7 +133,7 @@ def _build_machines(
     for host in hosts:
         node = nodes[host.name]
         reached = node.to_enoslib()
-        site, cluster, _ = node._where  # noqa: SLF001 - the same three words of its name
+        site, cluster, _ = node._where  # noqa: SLF001 - public parts of its name
         access = Access(
             str(reached.address),
             user=str(reached.user),
@@ -145,7 +147,7 @@ def _build_machines(
             reached.address, alias=host.name, user=reached.user, extra=reached.extra
         )
     roles = enoslib.Roles()
-    for named in (False, True):  # groups first, as E2Clab has them
+    for named in (False, True):  # group roles first, as in E2Clab
         for host in hosts:
             for role in role_names(host):
                 if (role == host.name) is named:
@@ -164,7 +166,7 @@ def _find_gateway(extra: Mapping[str, object]) -> str:
 
 
 def _find_address(node: G5kHost) -> str:
-    """A node's IPv4 address on its primary network, from the testbed's description of it."""
+    """Return a node's IPv4 address on its primary network, from the testbed's description."""
     vlan = node.primary_network.vlan_id
     for adapter in node.apinode.network_adapters:
         if (
@@ -176,5 +178,5 @@ def _find_address(node: G5kHost) -> str:
                 return str(adapter["ip"])
             return str(node.apinode.kavlan[adapter["device"]][f"kavlan-{vlan}"])
     raise DeploymentError(
-        f"Grid'5000 describes no mounted Ethernet interface of {node.fqdn} — name another server"
+        f"Grid'5000 lists no mounted Ethernet interface for {node.fqdn} — choose another server"
     )

@@ -1,8 +1,8 @@
-"""`layers_services.yaml` to a reservation on Grid'5000, as values; nothing is asked of the testbed.
+"""Conversion of `layers_services.yaml` into a reservation plan; the testbed is not queried.
 
-Names, roles and defaults are E2Clab's (`e2clab/providers/plugins/G5k.py` of 3.7): a service's
-`cluster` goes before its `servers`, those before the environment's cluster; what `g5k:` says goes
-before what `environment:` says; an hour where no walltime is written.
+Names, roles and defaults are those of E2Clab 3.7 (`e2clab/providers/plugins/G5k.py`). A service's
+`cluster` takes precedence over its `servers`, and these over the environment's cluster. Settings
+in `g5k:` take precedence over those in `environment:`. The default walltime is one hour.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ def plan_g5k(
     """Plan a reservation.
 
     Args:
-        layers: a validated `layers_services.yaml`.
-        options: from the command line.
-        source: where `layers` was read, to locate problems in.
-        reference: what the testbed has; what this version ships when absent.
+        layers: a validated `layers_services.yaml`
+        options: options of the command line
+        source: location of `layers` in its file, for problems
+        reference: clusters of the testbed; by default the data that this version ships
 
     Raises:
-        ScenarioError: everything that Grid'5000 would refuse, located, with the nearest valid
-            choice.
+        ScenarioError: everything that Grid'5000 would reject, with its location and the nearest
+            valid choice
     """
     options, known = options or G5kOptions(), reference or shipped()
+    # Without a supported provider, every further check would only report consequences.
     problems = list(provider_problems(layers, source))
     if problems:
         raise ScenarioError(tuple(problems))
@@ -76,6 +77,7 @@ def plan_g5k(
     reused, unusable = _parse_reused_jobs(options.jobs, sites)
     problems += unusable
     if problems:
+        # Several services can report the same problem of a shared setting.
         known_once = dict.fromkeys(problems)
         raise ScenarioError(tuple(sorted(known_once, key=lambda p: (p.path, p.line, p.column))))
     networks = _plan_networks(sites, settings.kavlan)
@@ -131,7 +133,7 @@ def _plan_groups(
         name = service.cluster if service.cluster is not None else settings.cluster
         at = (*placed.at, "cluster") if service.cluster is not None else settings.cluster_at
         if name is None:
-            rule = "Grid'5000 needs to know which cluster or servers this service runs on"
+            rule = "no cluster or servers are given for this service"
             fix = "add `cluster:` here, or to `g5k:` for all services"
             problems.append(
                 source.locate_problem(placed.at, rule, fix, value=f"service {service.name}")
@@ -156,7 +158,7 @@ def _list_servers(placed: Placed) -> list[tuple[str, KeyPath]]:
 
 
 def _server_groups(placed: Placed) -> Iterator[MachineGroup]:
-    """One group per cluster: EnOSlib wants the servers of a group alike."""
+    """Yield one group per cluster, since EnOSlib requires the servers of a group to be alike."""
     by_cluster: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for (name, _), host in zip(_list_servers(placed), placed.hosts, strict=True):
         parsed = parse_server(name)
@@ -208,29 +210,29 @@ def _parse_reused_jobs(
                     0,
                     0,
                     text,
-                    "a job is its number, or site:number",
-                    "such as nancy:1234567",
+                    "a job has the form number or site:number",
+                    "write nancy:1234567, for example",
                 )
             )
         elif not parsed[0] and len(sites) > 1:
-            rule = f"the scenario is on {len(sites)} sites, and every site has its own job"
+            rule = f"the scenario uses {len(sites)} sites and needs the site of each job"
             problems.append(Problem("--job", 0, 0, text, rule, wanted))
         elif parsed[0] and parsed[0] not in sites:
-            rule = f"the scenario has no machine at {parsed[0]}"
+            rule = f"the scenario has no machines at {parsed[0]}"
             problems.append(Problem("--job", 0, 0, text, rule, wanted))
         else:
             found.append(JobReference(parsed[0] or sites[0] if sites else parsed[0], parsed[1]))
     missing = [site for site in sites if site not in {job.site for job in found}]
     if found and missing and not problems:
-        rule = f"the scenario has machines at {', '.join(missing)} too"
+        rule = f"no job is given for {', '.join(missing)}"
         problems.append(
-            Problem("--job", 0, 0, " ".join(jobs), rule, f"give one job for each site: {wanted}")
+            Problem("--job", 0, 0, " ".join(jobs), rule, f"give one job per site: {wanted}")
         )
     twice = [site for site, count in Counter(job.site for job in found).items() if count > 1]
     if twice:
         problems.append(
             Problem(
-                "--job", 0, 0, " ".join(jobs), f"two jobs at {twice[0]}", "give one for each site"
+                "--job", 0, 0, " ".join(jobs), f"two jobs at {twice[0]}", "give one job per site"
             )
         )
     return tuple(found), problems
@@ -238,11 +240,13 @@ def _parse_reused_jobs(
 
 def _list_warnings(settings: Settings, source: YamlSource) -> Iterator[Problem]:
     unused = (
-        ("firewall_rules", "Laggard opens no port to the outside"),
+        ("firewall_rules", "Laggard does not open ports to the outside"),
         ("ipv6", "Laggard's experiments use IPv4"),
     )
     for key, rule in unused:
         if getattr(settings.g5k, key):
             yield source.locate_problem(
-                ("environment", "g5k", key), rule, "nothing to do unless your services need it"
+                ("environment", "g5k", key),
+                rule,
+                "ignore this warning unless your services need it",
             )

@@ -1,9 +1,9 @@
-"""What Grid'5000 has: its clusters, as published in the testbed's own reference repository.
+"""Clusters of Grid'5000, as published in the testbed's reference repository.
 
-`reference.json` beside this file holds the facts of every cluster at one commit of
-https://github.com/grid5000/reference-repository; `benchmarks/g5k_reference.py` writes it anew. The
-testbed changes: what a reservation really gets is up to its API, and this is only what a scenario
-can be checked against without it.
+`reference.json` next to this file describes every cluster at one commit of
+https://github.com/grid5000/reference-repository; `benchmarks/g5k_reference.py` regenerates it. The
+testbed changes over time and its API decides about reservations. This data allows checks of a
+scenario without the API.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from laggard.core.run_schema import Record
 
 FILE = Path(__file__).with_name("reference.json")
 EXOTIC = "exotic"
-"""The job type without which OAR gives no node of an exotic cluster."""
+"""Job type that OAR requires for nodes of an exotic cluster."""
 
 _SERVER = re.compile(r"([a-z][a-z0-9_]*)-([1-9]\d{0,4})\.([a-z]+)\.grid5000\.fr", re.ASCII)
 PowerMeter = Literal["wattmetre", "pdu", "bmc", ""]
 
 
 class Gpus(Record):
-    """The GPUs of each node."""
+    """GPUs of each node of a cluster."""
 
     model: str
     count: int
@@ -33,29 +33,28 @@ class Gpus(Record):
 
 
 class Cluster(Record):
-    """One cluster.
+    """Cluster of alike nodes.
 
     Attributes:
-        name: such as `gros`.
-        site: such as `nancy`.
-        numbers: of its nodes, such as `1-11,13`.
-        cores: physical cores of a node (of the smallest, where they differ).
-        memory_gib: of a node (of the smallest, where they differ).
-        cpu: such as `2 x Intel Xeon Gold 6126`.
-        architecture: `x86_64`, `aarch64` or `ppc64le`.
-        queues: that its nodes can be reserved in, without `admin`.
-        exotic: its nodes are given only to jobs of type `exotic`.
-        deploy: its nodes can be given another system.
-        kavlan: its nodes can be put into a VLAN.
-        gpus: of every node; null where there are none.
-        ethernet_gbps: of the interface that is up on the production network.
-        ethernets: Ethernet interfaces that can be used, that one included.
-        infiniband_gbps: 0 where there is none.
-        omnipath_gbps: 0 where there is none.
-        power_meter: what measures a node's power for kwollect, the best there is; empty where
-            nothing does.
-        longest_hours: longest walltime by node numbers, where the testbed limits it (production
-            queue).
+        name: name of the cluster, such as `gros`
+        site: site of the cluster, such as `nancy`
+        numbers: numbers of its nodes, such as `1-11,13`
+        cores: physical cores of a node (of the smallest node, if they differ)
+        memory_gib: memory of a node (of the smallest node, if they differ)
+        cpu: processors of a node, such as `2 x Intel Xeon Gold 6126`
+        architecture: `x86_64`, `aarch64` or `ppc64le`
+        queues: queues in which its nodes can be reserved, without `admin`
+        exotic: True if only jobs of type `exotic` get its nodes
+        deploy: True if another system can be deployed on its nodes
+        kavlan: True if its nodes can be placed in a VLAN
+        gpus: GPUs of every node; null if there are none
+        ethernet_gbps: rate of the interface that is connected to the production network
+        ethernets: number of usable Ethernet interfaces, including that one
+        infiniband_gbps: rate of InfiniBand; 0 if there is none
+        omnipath_gbps: rate of Omni-Path; 0 if there is none
+        power_meter: best meter of a node's power in kwollect; empty if there is none
+        longest_hours: longest walltime by node numbers, if the testbed limits it (production
+            queue)
     """
 
     name: str
@@ -79,19 +78,19 @@ class Cluster(Record):
 
     @property
     def nodes(self) -> int:
-        """How many nodes it has."""
+        """Return the number of its nodes."""
         return len(spelled_out(self.numbers))
 
     def has(self, number: int) -> bool:
-        """Whether it has a node of this number."""
+        """Return whether the cluster has a node of this number."""
         return number in spelled_out(self.numbers)
 
     def server(self, number: int) -> str:
-        """The full name of one of its nodes."""
+        """Return the full name of one of its nodes."""
         return f"{self.name}-{number}.{self.site}.grid5000.fr"
 
     def nodes_for(self, walltime_s: float) -> int:
-        """How many of its nodes accept a job this long."""
+        """Return the number of its nodes that accept a job of this length."""
         limited = {
             n: hours for numbers, hours in self.longest_hours.items() for n in spelled_out(numbers)
         }
@@ -100,9 +99,7 @@ class Cluster(Record):
         )
 
     def longest_s(self, nodes: int) -> float:
-        """The longest walltime that so many of its nodes accept; infinite where nothing limits
-        it.
-        """
+        """Return the longest walltime that this many nodes accept; infinite without a limit."""
         limits = sorted({3600 * hours for hours in self.longest_hours.values()})
         return next(
             (s for s in (float("inf"), *reversed(limits)) if self.nodes_for(s) >= nodes), 0.0
@@ -110,7 +107,7 @@ class Cluster(Record):
 
 
 class Reference(Record):
-    """All clusters, and which state of the reference repository they were taken from."""
+    """Clusters, and the state of the reference repository that they were taken from."""
 
     repository: str
     commit: str
@@ -119,24 +116,25 @@ class Reference(Record):
 
     @cached_property
     def by_name(self) -> Mapping[str, Cluster]:
-        """Clusters by name; no two sites share a name."""
+        """Return clusters by name; cluster names are unique across sites."""
         return {cluster.name: cluster for cluster in self.clusters}
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Every site that has a cluster."""
+        """Return every site that has a cluster."""
         return tuple(sorted({cluster.site for cluster in self.clusters}))
 
 
 @cache
 def load_reference() -> Reference:
-    """The facts that this version of Laggard ships."""
+    """Return the reference data that this version of Laggard ships."""
     return Reference.model_validate_json(FILE.read_bytes())
 
 
 def parse_server(name: str) -> tuple[str, int, str] | None:
-    """Cluster, number and site of a node named in full, such as `gros-1.nancy.grid5000.fr`; None
-    where it is no such name.
+    """Return cluster, number and site of a node's full name; None if the name is malformed.
+
+    An example of a full name is `gros-1.nancy.grid5000.fr`.
     """
     found = _SERVER.fullmatch(name)
     return (found[1], int(found[2]), found[3]) if found else None
@@ -144,12 +142,12 @@ def parse_server(name: str) -> tuple[str, int, str] | None:
 
 @cache
 def spelled_out(numbers: str) -> tuple[int, ...]:
-    """`1-3,5` as (1, 2, 3, 5)."""
+    """Expand `1-3,5` to (1, 2, 3, 5)."""
     return tuple(_parse_number_ranges(numbers))
 
 
 def format_number_ranges(numbers: Iterable[int]) -> str:
-    """(1, 2, 3, 5) as `1-3,5`."""
+    """Format (1, 2, 3, 5) as `1-3,5`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:

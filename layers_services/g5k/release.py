@@ -1,4 +1,4 @@
-"""Giving Grid'5000's nodes back, whatever happened before."""
+"""Release of Grid'5000 nodes, whatever happened before."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from laggard.layers_services.g5k.api import (
 log = logging.getLogger(__name__)
 
 PREFIX = "laggard-"
-"""What the names of all of Laggard's jobs begin with; the run's id follows."""
+"""Prefix of the names of all of Laggard's jobs; the run's id follows."""
 
 WAIT_S = 120.0
 ASK_AGAIN_S = 15.0
 
 
 def job_name(run_id: str) -> str:
-    """The name on the testbed of a run's jobs."""
+    """Return the name of a run's jobs on the testbed."""
     return f"{PREFIX}{run_id}"
 
 
 def release_jobs(
     jobs: Iterable[ReservedJob], pace: Pace | None = None, wait_s: float = WAIT_S
 ) -> tuple[ReservedJob, ...]:
-    """End jobs and wait until the testbed says that they are over.
+    """End jobs and wait until the testbed confirms that they are over.
 
-    A request that fails is made again, and one that has no effect too. A job of number 0 is looked
-    for by its name.
+    Requests that fail or have no effect are repeated. A job of number 0 is searched by its name.
 
     Args:
-        jobs: held jobs; those already released are left alone.
-        pace: how patient to be with the API.
-        wait_s: how long to try in all.
+        jobs: recorded jobs; those already released are skipped
+        pace: timeouts and retries
+        wait_s: total time limit in seconds
 
     Returns:
-        The same jobs (a number found by name filled in), `released` where the testbed confirmed it.
-        What is not released has been logged, with the command that ends it.
+        The same jobs, with numbers that were found by name, and with `released` set if the testbed
+        confirmed the end. A job that is not released has been logged with the command that ends
+        it.
     """
     pace = pace or Pace()
     done: list[ReservedJob] = []
@@ -61,6 +61,7 @@ def release_jobs(
             done.append(job)
         elif job.job_id == 0:
             found = _list_jobs_named(job.name, job.site, pace)
+            # No live job of this name: the submission failed, or the job has ended since.
             done += [] if found is None or found else [_mark_over(job)]
             pending += [job] if found is None else found
         else:
@@ -71,19 +72,19 @@ def release_jobs(
 def find_jobs(
     name: str = "", sites: Sequence[str] = (), pace: Pace | None = None
 ) -> tuple[ReservedJob, ...]:
-    """Jobs that hold nodes, by their name on the testbed.
+    """Return jobs that hold nodes, by their name on the testbed.
 
     Args:
-        name: exact name; empty for every job of Laggard's.
-        sites: where to look; empty for everywhere.
-        pace: how patient to be with the API.
+        name: exact name; empty for every job of Laggard
+        sites: sites to search; empty for all
+        pace: timeouts and retries
 
     Returns:
-        Waiting and running jobs of the user. A site that does not answer stands there with the
-        number 0: something may be held.
+        Waiting and running jobs of the user. A site that does not answer has an entry with job
+        number 0, because it may hold a job.
 
     Raises:
-        LaggardError: the API does not even name its sites, or refuses the user.
+        LaggardError: the API does not list its sites, or rejects the user
     """
     pace = pace or Pace()
     found: list[ReservedJob] = []
@@ -104,14 +105,14 @@ def destroy(
     pace: Pace | None = None,
     wait_s: float = WAIT_S,
 ) -> tuple[ReservedJob, ...]:
-    """Release these jobs and whatever else the testbed holds under this name.
+    """Release these jobs and every other job of this name on the testbed.
 
     Args:
-        jobs: known from a run folder.
-        name: exact name on the testbed; empty for every job of Laggard's.
-        sites: where to look; empty for everywhere.
-        pace: how patient to be with the API.
-        wait_s: how long to try in all.
+        jobs: jobs known from a run folder
+        name: exact name on the testbed; empty for every job of Laggard
+        sites: sites to search; empty for all
+        pace: timeouts and retries
+        wait_s: total time limit in seconds
 
     Returns:
         As `release_jobs`.
@@ -126,17 +127,17 @@ def destroy(
 
 
 def still_held(jobs: Iterable[ReservedJob]) -> tuple[ReservedJob, ...]:
-    """Those that the testbed has not confirmed to be over."""
+    """Return the jobs whose end the testbed has not confirmed."""
     return tuple(job for job in jobs if not job.released)
 
 
 def how_to_release(jobs: Iterable[ReservedJob]) -> str:
-    """What the user can do about jobs that stay held, one line each."""
+    """Return instructions for releasing the jobs by hand, one line per job."""
     return "\n".join(_by_hand(job) for job in jobs)
 
 
 def to_reserved_job(job: Job, name: str, nodes: int) -> ReservedJob:
-    """A job of the API as a run folder records it."""
+    """Convert a job of the API to the form that a run folder records."""
     assigned = get_job_attribute(job, "assigned_nodes")
     count = len(assigned) if isinstance(assigned, list) and assigned else nodes
     return ReservedJob(testbed="g5k", site=job.site, job_id=int(job.uid), name=name, nodes=count)
@@ -150,18 +151,19 @@ def _by_hand(job: ReservedJob) -> str:
     )
     command = f"oardel {job.job_id}" if job.job_id else "oarstat -u, then oardel"
     return (
-        f"{what} may still hold nodes: `laggard destroy`, or `{command}` on {job.site}'s frontend"
+        f"{what} may still hold nodes: run `laggard destroy`, or `{command}` on {job.site}'s"
+        " frontend"
     )
 
 
 def _list_jobs_named(name: str, site: str, pace: Pace) -> list[ReservedJob] | None:
-    """Live jobs of this name; None where the site does not say."""
+    """Return live jobs of this name; None if the site does not answer."""
     try:
         jobs = live_jobs(site, pace, name)
     except NoSuchJobError:
-        return []  # a site without a scheduler
+        return []  # the site has no scheduler
     except LaggardError as error:
-        log.warning("%s was not asked for its jobs: %s", site, error)
+        log.warning("could not list the jobs at %s: %s", site, error)
         return None
     named = [(job, str(get_job_attribute(job, "name") or name)) for job in jobs]
     return [
@@ -172,17 +174,18 @@ def _list_jobs_named(name: str, site: str, pace: Pace) -> list[ReservedJob] | No
 
 
 class _Ending:
-    """One job on its way out."""
+    """Release of one job and its progress."""
 
     def __init__(self, job: ReservedJob) -> None:
         self.job = job
         self.over = False
-        self.reason = "not asked yet"
+        self.reason = "its release was not requested yet"
         self._asked_s: float | None = None
 
     def step(self, pace: Pace) -> None:
-        """Look whether it is over; ask for its end where that was not done, failed, or had no
-        effect for long.
+        """Query the job's state and request its end.
+
+        The request is repeated if it failed or had no effect for `ASK_AGAIN_S`.
         """
         if self.job.job_id == 0:
             self.reason = "its site does not answer"
@@ -200,17 +203,21 @@ class _Ending:
             self.over = True
         except PrerequisiteError:
             raise
-        # Whatever it is, the other jobs are still to be ended; it is told.
+        # The remaining jobs must be ended whatever the error is; it is logged.
         except Exception as error:  # noqa: BLE001
             self.reason = format_error(error)
             log.warning(
-                "job %d at %s is not released yet: %s", self.job.job_id, self.job.site, self.reason
+                "job %d at %s could not be released yet: %s",
+                self.job.job_id,
+                self.job.site,
+                self.reason,
             )
 
 
 def _end_jobs(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[ReservedJob, ...]:
     deadline = time.monotonic() + wait_s
     endings = [_Ending(job) for job in jobs]
+    # The loop itself retries, so that one failing job does not delay the others.
     quick = replace(pace, attempts=1)
     try:
         while True:
@@ -222,8 +229,8 @@ def _end_jobs(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[R
                 break
             time.sleep(min(pace.poll_s, left))
     except PrerequisiteError as error:
-        # Told, with what is held.
-        log.error("Grid'5000 does not let you release anything: %s", error)  # noqa: TRY400
+        # Logged instead of raised, since the jobs that are still held are reported below.
+        log.error("Grid'5000 rejects every release: %s", error)  # noqa: TRY400
     for ending in endings:
         if not ending.over:
             log.error("%s (%s)", _by_hand(ending.job), ending.reason)
@@ -234,6 +241,7 @@ def _delete_job(job: Job) -> None:
     try:
         job.delete()
     except Exception as error:
+        # OAR reports an error for a job that is already ending, which is the requested result.
         if not any("already killed" in str(cause) for cause in iterate_causes(error)):
             raise
 

@@ -1,4 +1,4 @@
-"""What a reservation on Grid'5000 is made of, as values."""
+"""Parts of a reservation on Grid'5000, as values."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from laggard.layers_services.g5k.usage_rules import DATE, ZONE, ClusterUse, Queu
 from laggard.layers_services.model import G5k, LayersServices, Service
 
 DEPLOY = "deploy"
-"""The job type that lets another system be put on the nodes."""
+"""Job type that allows deployment of another system on the nodes."""
 
 NetworkKind = Literal["prod", "kavlan", "kavlan-global"]
 
+# Up to four digits of hours: E2Clab's schema ends at 23, but OAR accepts jobs of several days.
 _WALLTIME = re.compile(r"(\d{2,4}):([0-5]\d):([0-5]\d)", re.ASCII)
 _JOB = re.compile(r"(?:([a-z]+):)?([1-9]\d{0,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class G5kOptions:
-    """What the command line says of a reservation; it goes before what the scenario says.
+    """Command-line options of a reservation, which take precedence over the scenario.
 
     Attributes:
-        walltime: `HH:MM:SS`, also of more than a day, such as `62:00:00`.
-        reservation: when it begins, `YYYY-MM-DD HH:MM:SS` in Paris.
-        queue: OAR queue.
-        project: whose it is, for users of several.
-        job_types: further OAR job types.
-        env_name: Kadeploy environment; implies the job type `deploy`.
-        kavlan: put the nodes into a VLAN of their own, which reaches over all sites where there are
-            several.
-        jobs: running reservations to use instead of making one, `ID` or `SITE:ID`, one for each
-            site.
+        walltime: `HH:MM:SS`; may exceed a day, such as `62:00:00`
+        reservation: start of the reservation, `YYYY-MM-DD HH:MM:SS` in Paris time
+        queue: OAR queue
+        project: project to charge, for users who have several
+        job_types: additional OAR job types
+        env_name: Kadeploy environment; implies the job type `deploy`
+        kavlan: True to place the nodes in a VLAN of their own, which spans all sites of the
+            reservation
+        jobs: running jobs to use instead of a new reservation, `ID` or `SITE:ID`, one per site
     """
 
     walltime: str | None = None
@@ -57,16 +57,17 @@ class G5kOptions:
 
 @dataclass(frozen=True)
 class MachineGroup:
-    """Alike machines that one service, or one cluster's part of its servers, runs on.
+    """Alike machines for one service, or for the part of its servers in one cluster.
 
     Attributes:
-        hosts: names of the hosts that they are, in order.
-        roles: EnOSlib roles that all of them answer to, besides each one's own name.
-        site: where they are.
-        cluster: of which cluster.
-        servers: full names, in the order of `hosts`; empty where any node of the cluster will do.
-        network: id of the network that their first interface is on.
-        at: where the service is written.
+        hosts: names of the hosts that the machines take the place of, in order
+        roles: EnOSlib roles of all the machines, besides each one's own name
+        site: site of the machines
+        cluster: cluster of the machines
+        servers: full names, in the order of `hosts`; empty if any node of the cluster is
+            acceptable
+        network: id of the network of their first interface
+        at: location of the service in the file
     """
 
     hosts: tuple[str, ...]
@@ -79,13 +80,13 @@ class MachineGroup:
 
     @property
     def nodes(self) -> int:
-        """How many machines."""
+        """Return the number of machines."""
         return len(self.hosts)
 
 
 @dataclass(frozen=True)
 class PlannedNetwork:
-    """A network of the reservation; a global VLAN is made at one site and reaches all."""
+    """Network of the reservation; a global VLAN is created at one site and spans all sites."""
 
     id: str
     kind: NetworkKind
@@ -95,7 +96,7 @@ class PlannedNetwork:
 
 @dataclass(frozen=True)
 class JobReference:
-    """A reservation that is already there."""
+    """Reference to an existing job."""
 
     site: str
     job_id: int
@@ -106,21 +107,21 @@ class JobReference:
 
 @dataclass(frozen=True)
 class G5kPlan:
-    """A reservation, or what is asked of one that is already there.
+    """Planned reservation, or requirements for an existing one.
 
     Attributes:
-        groups: machines, in the order of the hosts.
-        networks: one per site, or one VLAN.
-        job_types: OAR's.
-        queue: OAR's.
-        walltime: `HH:MM:SS`.
-        reservation: when it begins, in Paris; None: as soon as possible.
-        env_name: what is deployed; None leaves the nodes their standard system.
-        project: whose it is.
-        key: public key file for deployed nodes; None: every public key of the user.
-        monitor: kwollect metrics to be switched on.
-        reused: reservations to use instead of making one.
-        warnings: what the scenario says and Laggard does not do.
+        groups: groups of machines, in the order of the hosts
+        networks: one network per site, or one VLAN
+        job_types: OAR job types
+        queue: OAR queue
+        walltime: length of the reservation, `HH:MM:SS`
+        reservation: start of the reservation in Paris time; None means as soon as possible
+        env_name: environment to deploy; None keeps the nodes' standard system
+        project: project to charge
+        key: public key file for deployed nodes; None installs every public key of the user
+        monitor: kwollect metrics to enable
+        reused: existing jobs to use instead of a new reservation
+        warnings: settings of the scenario that Laggard does not apply
     """
 
     groups: tuple[MachineGroup, ...]
@@ -138,38 +139,38 @@ class G5kPlan:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Sites in the order of their first machine."""
+        """Return the sites in the order of their first machine."""
         return tuple(dict.fromkeys(group.site for group in self.groups))
 
     @property
     def nodes(self) -> int:
-        """Machines of all sites."""
+        """Return the number of machines of all sites."""
         return sum(group.nodes for group in self.groups)
 
     @property
     def walltime_s(self) -> int:
-        """Length of the reservation in seconds."""
+        """Return the length of the reservation in seconds."""
         return seconds_of(self.walltime)
 
     @property
     def node_hours(self) -> float:
-        """Machines times length, in hours."""
+        """Return the number of machines times the length in hours."""
         return self.nodes * self.walltime_s / 3600
 
     @property
     def start(self) -> datetime | None:
-        """When it begins, with its time zone; None: as soon as possible."""
+        """Return the start of the reservation with its time zone; None is as soon as possible."""
         if self.reservation is None:
             return None
         return datetime.strptime(self.reservation, DATE).replace(tzinfo=ZoneInfo(ZONE))
 
     @property
     def deployed(self) -> bool:
-        """Whether the nodes get a system of their own."""
+        """Return whether a system is deployed on the nodes."""
         return DEPLOY in self.job_types
 
     def uses(self, reference: Reference | None = None) -> tuple[ClusterUse, ...]:
-        """What it takes of each cluster, in the order of first use."""
+        """Return the usage of each cluster, in the order of first use."""
         known = (reference or shipped()).by_name
         taken: Counter[str] = Counter()
         for group in self.groups:
@@ -181,7 +182,7 @@ class G5kPlan:
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for the whole reservation, before it is checked."""
+    """Settings of the whole reservation before their validation."""
 
     g5k: G5k
     cluster: str | None
@@ -196,7 +197,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Placed:
-    """One service (or copy of it) with its hosts and where it is written."""
+    """Service, or copy of one, with its hosts and its location in the file."""
 
     service: Service
     hosts: tuple[Host, ...]
@@ -204,11 +205,12 @@ class Placed:
 
 
 def placed_services(layers: LayersServices) -> Iterator[Placed]:
-    """Every service and copy, with its hosts, in E2Clab's order."""
+    """Yield every service and copy with its hosts, in E2Clab's order."""
     by_service: dict[tuple[int, int], list[Host]] = {}
     for host in compile_hosts(layers):
         by_service.setdefault((host.layer_id, host.service_id), []).append(host)
     for i, layer in enumerate(layers.layers):
+        # A copy made by `repeat` is the same object as its original, so it has the same location.
         numbers = {id(service): j for j, service in enumerate(layer.services)}
         for service_id, service in enumerate(expand_repeated_services(layer), 1):
             at = ("layers", i, "services", numbers[id(service)])
@@ -216,14 +218,15 @@ def placed_services(layers: LayersServices) -> Iterator[Placed]:
 
 
 def seconds_of(walltime: str) -> int:
-    """`HH:MM:SS` in seconds; 0 where it is no walltime."""
+    """Return the seconds of `HH:MM:SS`; 0 if the text is not a walltime."""
     found = _WALLTIME.fullmatch(walltime)
     return 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3]) if found else 0
 
 
 def parse_job(text: str) -> tuple[str, int] | None:
-    """Site (empty where none is written) and number of `ID` or `SITE:ID`; None where it is
-    neither.
+    """Return site and number of `ID` or `SITE:ID`; None if the text has neither form.
+
+    The site is empty for `ID`.
     """
     found = _JOB.fullmatch(text)
     return (found[1] or "", int(found[2])) if found else None

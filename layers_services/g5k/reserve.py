@@ -1,10 +1,12 @@
-"""Nodes of Grid'5000 through EnOSlib's own provider: reserved, waited for, provisioned, and given
-back where anything fails.
+"""Reservation, preparation and release of Grid'5000 nodes through EnOSlib's provider.
 
-EnOSlib submits (`async_init` of one `G5k` per site), maps nodes to roles, deploys systems and opens
-root's account. Around it, this module keeps what it leaves open: it finds one start for several
-sites whatever the walltime (EnOSlib's own way fails from 24 hours on), bounds every wait, says
-which nodes failed, and never leaves a job behind that nobody knows of.
+EnOSlib submits jobs (`async_init` of one `G5k` per site), assigns nodes to roles, deploys systems
+and opens root's account. This module adds what EnOSlib lacks:
+
+- It finds a common start for several sites with any walltime. EnOSlib's own method fails from 24
+  hours on.
+- It limits every wait and names the nodes that failed.
+- It releases everything after a failure and never leaves an unrecorded job.
 """
 
 from __future__ import annotations
@@ -54,25 +56,25 @@ Told = Callable[[tuple[ReservedJob, ...]], None]
 PATIENCE_S = 900.0
 SLOT_TRIES = 3
 FIRST_SLOT_S = 60
-"""Several sites start together at a time that is agreed on; it has to lie ahead when the last site
-is asked."""
+"""Seconds from now to the earliest common start of several sites. The start must still be in the
+future when the job at the last site is submitted."""
 
 ESTIMATE_HORIZON_S = 3 * 24 * 3600
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """Nodes that may be used until the walltime ends.
+    """Nodes that can be used until the walltime ends.
 
     Attributes:
-        machines: one per host, in the hosts' order; root logs in.
-        roles: EnOSlib's, as E2Clab names them; every host's alias is its service key.
-        networks: EnOSlib's.
-        jobs: what holds the nodes.
-        owned: whether they were reserved here; a job that was there before stays.
-        ends_at_s: Unix time at which the first of the jobs ends.
-        deployed: whether the nodes run a system of their own.
-        pace: how the API was asked.
+        machines: one machine per host, in the order of the hosts, with root access
+        roles: EnOSlib's roles with E2Clab's names; every host's alias is its service key
+        networks: EnOSlib's networks
+        jobs: jobs that hold the nodes
+        owned: True if the jobs were submitted here; jobs that existed before are kept
+        ends_at_s: Unix time at which the first of the jobs ends
+        deployed: True if a system was deployed on the nodes
+        pace: timeouts and retries of API requests
     """
 
     machines: tuple[Machine, ...]
@@ -85,10 +87,12 @@ class Reservation:
     pace: Pace = field(default_factory=Pace)
 
     def release(self) -> tuple[ReservedJob, ...]:
-        """Give the nodes back, and whatever else has the jobs' name; the jobs afterwards, as
-        `release.release_jobs`.
+        """Release the nodes and every other job of the same name.
 
-        Jobs that were there before are left as they are.
+        Jobs that existed before are kept.
+
+        Returns:
+            The jobs afterwards, as `release.release_jobs` does.
         """
         if not self.owned:
             return self.jobs
@@ -97,8 +101,9 @@ class Reservation:
 
 @dataclass(frozen=True)
 class StartEstimate:
-    """When a reservation could start, as the testbed's schedule stands; `start` is None where that
-    is not known, for `reason`.
+    """Estimated start of a reservation by the testbed's current schedule.
+
+    `start` is None if it is unknown, for `reason`.
     """
 
     start: datetime | None
@@ -106,7 +111,7 @@ class StartEstimate:
 
 
 class _Ledger:
-    """What a reservation holds so far; everything that changes in it is told."""
+    """Record of a reservation's jobs; every change of it is reported."""
 
     def __init__(self, plan: G5kPlan, name: str, on_jobs_changed: Told, pace: Pace) -> None:
         self.name, self.on_jobs_changed, self.pace = name, on_jobs_changed, pace
@@ -117,8 +122,9 @@ class _Ledger:
         self.asked_twice: set[str] = set()
 
     def expect(self, site: str) -> None:
-        """Before the submission to a site: a run that dies now may leave a job of this name
-        there.
+        """Record a job before its submission to a site, with number 0.
+
+        A run that is killed after this may leave a job of this name there.
         """
         self.jobs[site] = ReservedJob(
             testbed="g5k", site=site, job_id=0, name=self.name, nodes=self.nodes[site]
@@ -126,13 +132,15 @@ class _Ledger:
         self._report_jobs()
 
     def made(self, job: Job) -> None:
-        """A job has a number."""
+        """Record a job that has a number."""
         self.jobs[job.site] = to_reserved_job(job, self.name, self.nodes[job.site])
         self._report_jobs()
 
     def end_twins(self, jobs: Sequence[Job]) -> None:
-        """End what was made besides these jobs: a submission that seemed lost may have been carried
-        out after all, late.
+        """End duplicates of these jobs.
+
+        A submission that seemed to be lost may have been executed late, in addition to its
+        repetition.
         """
         own = {int(job.uid) for job in jobs}
         for site in self.asked_twice:
@@ -142,13 +150,11 @@ class _Ledger:
             release_jobs((to_reserved_job(job, self.name, 0) for job in twins), self.pace)
 
     def give_back(self) -> tuple[ReservedJob, ...]:
-        """End everything of this name at the sites that were asked for nodes; what is still
-        held.
-        """
+        """End every job of this name at the recorded sites and return those that may remain."""
         if self.jobs:
             known = [job for job in self.jobs.values() if job.job_id]
             after = destroy(known, self.name, list(self.jobs), self.pace)
-            # A site that has no job of this name any more holds nothing.
+            # A site without a live job of this name holds no nodes.
             gone = [
                 job
                 for site, job in self.jobs.items()
@@ -172,30 +178,30 @@ def reserve(
     pace: Pace | None = None,
     auto_jump: bool | None = None,
 ) -> Reservation:
-    """Reserve what a plan asks for, or take the running jobs that it names, and make the nodes
-    ready for root's SSH.
+    """Reserve the nodes of a plan, or use the running jobs that it names, and give root access.
 
     Args:
-        plan: of these hosts.
-        hosts: all hosts of the scenario, in order.
-        job_name: on the testbed; unique to the run, so that what a killed run left is found by it.
-        on_jobs_changed: is called with everything held: before each submission (number 0: only the
-            name is known), as soon as the job has its number, and after a release. Not called for
-            jobs that were there before.
-        patience_s: longest wait for a job to start, from its date where it has one.
-        pace: how patient to be with the API.
-        auto_jump: reach nodes through Grid'5000's access machine; None: where this machine is
-            outside.
+        plan: reservation plan of these hosts
+        hosts: all hosts of the scenario, in order
+        job_name: name on the testbed; unique to the run, so that jobs of a killed run are found by
+            it
+        on_jobs_changed: called with all recorded jobs before each submission (number 0, since only
+            the name is known), as soon as the job has its number, and after a release; not called
+            for jobs that existed before
+        patience_s: longest wait for a job to start, counted from its date if it has one
+        pace: timeouts and retries of API requests
+        auto_jump: True to reach nodes through Grid'5000's access machine; None uses it if this
+            machine is outside of Grid'5000
 
     Returns:
         The machines, reachable by SSH as root.
 
     Raises:
-        InputError: a job that was named does not exist or does not fit.
-        PrerequisiteError: the API refuses the user, or there is no SSH key to deploy.
-        DeploymentError: the testbed did not give the nodes. Whatever was reserved has been
-            released, or the message tells the job and how to release it. The same holds for any
-            other exception, such as an interrupt.
+        InputError: a named job does not exist or does not fit
+        PrerequisiteError: the API rejects the user, or there is no SSH key to deploy
+        DeploymentError: the testbed did not provide the nodes; everything that was reserved has
+            been released, or the message names the job and the command that releases it; this is
+            also true of any other exception, such as an interrupt
     """
     pace = pace or Pace()
     client_is_ready(pace, auto_jump)
@@ -211,6 +217,7 @@ def reserve(
         _wait_until_running(jobs, plan, patience_s, pace)
         ledger.end_twins(jobs)
         return _ready(plan, hosts, jobs, job_name, patience_s, pace)
+    # Interrupts count too: no exception may leave nodes reserved.
     except BaseException as error:
         left = ledger.give_back()
         if left and isinstance(error, LaggardError):
@@ -221,17 +228,17 @@ def reserve(
 def start_estimate(
     plan: G5kPlan, now: datetime, horizon_s: int = ESTIMATE_HORIZON_S, pace: Pace | None = None
 ) -> StartEstimate:
-    """When the nodes of a plan are free for its walltime, from the clusters' schedules; reserves
-    nothing.
+    """Estimate the start of a plan from the clusters' schedules, without a reservation.
 
     Args:
-        plan: the reservation.
-        now: with a time zone; the search begins a minute later.
-        horizon_s: how far ahead to look.
-        pace: how patient to be; by default hardly.
+        plan: the reservation plan
+        now: current time with a time zone; the search begins one minute later
+        horizon_s: length of the searched period in seconds
+        pace: timeouts and retries; by default one quick attempt
     """
     pace = pace or Pace(request_timeout_s=10.0, attempts=1)
     start = int((plan.start or now + timedelta(seconds=FIRST_SLOT_S)).timestamp())
+    # A given date is tested as it is; otherwise the first free slot of the horizon is searched.
     window = 0 if plan.start else horizon_s
     try:
         client_is_ready(pace)
@@ -243,7 +250,7 @@ def start_estimate(
     if slot is not None:
         moment = datetime.fromtimestamp(slot, ZoneInfo(ZONE))
         return StartEstimate(
-            moment, f"these nodes are free from {moment.strftime(DATE)} on, as of now"
+            moment, f"these nodes are free from {moment.strftime(DATE)} on (current schedule)"
         )
     if plan.start:
         return StartEstimate(
@@ -293,9 +300,10 @@ def _submitted(
                 or not isinstance(refused, InvalidReservationTime)
             ):
                 raise
-            # Somebody took the slot between the look at the schedule and the submission: look again
-            # from where OAR points.
+            # Another user took the slot between the query of the schedule and the submission.
+            # Search again from the time that OAR suggests.
             earliest = max(earliest + FIRST_SLOT_S, refused.datetime.timestamp())
+            # Trying again while jobs may still exist could reserve the nodes twice.
             if ledger.give_back():
                 raise
     raise AssertionError("unreachable: the last try returns or raises")
@@ -308,7 +316,7 @@ def _over(jobs: Sequence[ReservedJob]) -> tuple[ReservedJob, ...]:
 def _common_start(
     plan: G5kPlan, providers: Sequence[G5k], earliest: int, patience_s: float, pace: Pace
 ) -> int | None:
-    """When all sites can start; None where the only one starts as soon as it can."""
+    """Return the common start of all sites; None if a single site can start at any time."""
     from enoslib.infra.providers import find_slot
 
     if plan.start is not None:
@@ -324,11 +332,12 @@ def _common_start(
 
 def _submit(provider: G5k, site: str, start: int | None, ledger: _Ledger, pace: Pace) -> Job:
     attempts = itertools.count()
+    # Recorded before the submission, so that a run that is killed during it can still be released.
     ledger.expect(site)
 
     def submit() -> Job:
-        # The submission whose answer was lost may have been made. EnOSlib looks for the name too,
-        # but not in every state.
+        # A submission whose answer was lost may have been executed. EnOSlib searches for the name
+        # too, but not in every state.
         if next(attempts):
             ledger.asked_twice.add(site)
             there = live_jobs(site, pace, ledger.name)
@@ -344,10 +353,10 @@ def _submit(provider: G5k, site: str, start: int | None, ledger: _Ledger, pace: 
 
 
 def _running_job(plan: G5kPlan, site: str, job_id: int, pace: Pace) -> Job:
-    """A job that was there before, if it can be used.
+    """Return an existing job if it can be used.
 
     Raises:
-        InputError: it cannot.
+        InputError: it cannot be used
     """
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
 
@@ -355,19 +364,19 @@ def _running_job(plan: G5kPlan, site: str, job_id: int, pace: Pace) -> Job:
     what, user = f"job {job_id} at {site}", get_api_username()
     owner = str(getattr(job, "user_uid", user))
     if job.state in OVER:
-        raise InputError(f"{what} is over ({job.state}) — give one that runs, or leave --job out")
+        raise InputError(f"{what} is over ({job.state}) — give a running job, or omit --job")
     if owner != user:
-        raise InputError(f"{what} is of {owner}, and you are {user} — give one of your own")
+        raise InputError(f"{what} belongs to {owner} and you are {user} — give a job of your own")
     types = set(getattr(job, "types", ()))
     if plan.deployed and "deploy" not in types:
         raise InputError(
-            f"{what} is not of type `deploy`, so {plan.env_name} cannot be put on its nodes — leave"
-            " it out"
+            f"{what} is not of type `deploy`, so {plan.env_name} cannot be deployed on its nodes —"
+            " omit --env-name and `env_name`"
         )
     if not plan.deployed and "deploy" in types:
         raise InputError(
-            f"{what} is of type `deploy`, so its nodes need a system — add --env-name, such as"
-            " debian12-nfs"
+            f"{what} is of type `deploy`, so its nodes need a system — add --env-name debian12-nfs,"
+            " for example"
         )
     return job
 
@@ -381,7 +390,7 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
             retry_listing(job.refresh, f"job {job.uid} at {job.site}", pace)
             if job.state in OVER:
                 raise DeploymentError(
-                    f"job {job.uid} at {job.site} ended before it ran (state"
+                    f"job {job.uid} at {job.site} ended before it started (state"
                     f" {job.state}){_message(job)}"
                 )
         waiting = [job for job in waiting if job.state != "running"]
@@ -390,8 +399,9 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
         if time.time() >= deadline:
             names = "; ".join(f"job {job.uid} at {job.site}, {_expected(job)}" for job in waiting)
             raise DeploymentError(
-                f"not started within {patience_s:g} s: {names} — be more patient, or ask for less"
-                " or later"
+                f"not started within {patience_s:g} s: {names} — raise"
+                " --reservation-timeout, request fewer"
+                " nodes, or choose a later time"
             )
         time.sleep(min(pace.poll_s, max(0.0, deadline - time.time())))
 
@@ -399,9 +409,9 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
 def _expected(job: Job) -> str:
     scheduled = get_job_time_s(job, "scheduled_at")
     if scheduled is None:
-        return f"state {job.state}, for which Grid'5000 foresees no start"
+        return f"state {job.state}, for which Grid'5000 predicts no start"
     return (
-        "which Grid'5000 foresees to start at"
+        "whose start Grid'5000 predicts at"
         f" {datetime.fromtimestamp(scheduled, ZoneInfo(ZONE)).strftime(DATE)}"
     )
 
@@ -422,12 +432,13 @@ def _ready(
     try:
         provisioned = provision_jobs(plan, hosts, jobs, job_name, patience_s, pace)
     except DeploymentError as error:
+        # Nodes of a job that has ended are unreachable; report this cause, not the symptom.
         ended = [job for job in jobs if _is_over(job, pace)]
         if not ended:
             raise
         names = ", ".join(f"job {job.uid} at {job.site}" for job in ended)
-        rule = "ended while its nodes were made ready: its walltime was over, or somebody ended it"
-        raise DeploymentError(f"{names} {rule} — reserve for longer") from error
+        rule = "ended during the preparation of its nodes: its walltime expired, or a user ended it"
+        raise DeploymentError(f"{names} {rule} — reserve a longer walltime") from error
     ends = [
         (get_job_time_s(job, "started_at") or time.time())
         + (get_job_time_s(job, "walltime") or plan.walltime_s)

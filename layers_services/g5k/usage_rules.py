@@ -1,21 +1,20 @@
-"""Whether Grid'5000's usage policy allows a reservation.
+"""Checks of a reservation against Grid'5000's usage policy.
 
-Source: https://www.grid5000.fr/w/Grid5000:UsagePolicy, "Rules for the default queue". On working
-days (Monday to Friday without France's public holidays), 9:00 to 19:00 in Paris is for small
-experiments:
+Source: https://www.grid5000.fr/w/Grid5000:UsagePolicy, "Rules for the default queue". Working days
+are Monday to Friday except France's public holidays. On working days, 9:00 to 19:00 in Paris is
+reserved for small experiments:
 
-- nobody uses more than the equivalent of two hours on all cores of a cluster within one such day;
-  jobs of at most one hour that are submitted less than ten minutes before they start are not
-  counted;
-- no job crosses 9:00 or 19:00 of a working day, except 19:00 where it was submitted at 17:00 or
-  later on that day.
+- A user may use at most the equivalent of two hours on all cores of a cluster within one such day.
+  Jobs of at most one hour that are submitted less than ten minutes before they start do not count.
+- A job may not cross 9:00 or 19:00 of a working day. It may cross 19:00 if it was submitted at
+  17:00 or later on that day.
 
-Nights, week-ends and holidays are free, so the longest job is 62 hours on a common week-end. The
-production queue has no such day: there each node has a longest walltime (`max_walltime` in the
+Nights, weekends and holidays are free, so the longest job is 62 hours on an ordinary weekend. The
+production queue has no daytime rule. There each node has a longest walltime (`max_walltime` in the
 testbed's reference repository).
 
-What is not modelled is listed in `NOT_MODELLED`; `usagepolicycheck -t`, on a frontend of the
-testbed, has the last word.
+`NOT_MODELLED` lists the rules that are not checked. `usagepolicycheck -t` on a frontend of the
+testbed is authoritative.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from laggard.core.run_schema import Record
 ZONE = "Europe/Paris"
 DAY_BEGINS, DAY_ENDS = time(9), time(19)
 LATE = time(17)
-"""A job submitted from this hour on may run into the night."""
+"""Hour from which a submitted job may run into the night."""
 
 QUOTA_HOURS = 2.0
 UNCOUNTED = timedelta(hours=1)
@@ -40,10 +39,10 @@ DATE = "%Y-%m-%d %H:%M:%S"
 HORIZON_DAYS = 14
 
 NOT_MODELLED = (
-    "what your other jobs use on the same day",
-    "how many reservations you already have in advance",
-    "who may use the production queue, and with which priority",
-    "exceptions that the executive committee granted you",
+    "usage by your other jobs on the same day",
+    "number of your advance reservations",
+    "access to the production queue and its priorities",
+    "exceptions granted to you by the executive committee",
     "holidays of Belgium and Luxembourg",
 )
 
@@ -52,14 +51,13 @@ Queue = Literal["default", "production", "besteffort", "testing"]
 
 @dataclass(frozen=True)
 class ClusterUse:
-    """What a reservation takes of one cluster.
+    """Usage of one cluster by a reservation.
 
     Attributes:
-        cluster: its name.
-        nodes: taken.
-        of_nodes: that it has.
-        longest_s: longest walltime that so many of its nodes accept; infinite where nothing limits
-            it.
+        cluster: name of the cluster
+        nodes: number of requested nodes
+        of_nodes: number of nodes of the cluster
+        longest_s: longest walltime that this many nodes accept; infinite without a limit
     """
 
     cluster: str
@@ -69,8 +67,9 @@ class ClusterUse:
 
 
 class UsageFinding(Record):
-    """What one rule says of a reservation: the value, the rule, and what would keep it (empty where
-    it is kept).
+    """Result of one rule for a reservation: the value, the rule and the fix.
+
+    The fix is empty if the reservation respects the rule.
     """
 
     ok: bool
@@ -89,37 +88,37 @@ def check_usage(
     submitted: datetime,
     start: datetime | None = None,
 ) -> tuple[UsageFinding, ...]:
-    """Hold a reservation against the usage policy.
+    """Check a reservation against the usage policy.
 
     Args:
-        uses: what it takes, one entry per cluster.
-        queue: in which it is made.
-        walltime_s: its length in seconds.
-        submitted: when it is made, with a time zone.
-        start: when it begins, with a time zone; at once when absent.
+        uses: usage, one entry per cluster
+        queue: queue of the reservation
+        walltime_s: length in seconds
+        submitted: time of the submission, with a time zone
+        start: start of the reservation, with a time zone; by default the time of submission
 
     Returns:
-        One finding per rule and cluster that matters; at least one. All are `ok` where the policy
-        allows it.
+        One finding per applicable rule and cluster, at least one. All of them are `ok` if the
+        policy allows the reservation.
     """
     zone = ZoneInfo(ZONE)
     made, begins = submitted.astimezone(zone), (start or submitted).astimezone(zone)
     length = timedelta(seconds=walltime_s)
     if begins < made:
         value = f"a reservation for {begins.strftime(DATE)}"
-        rule = f"that time has passed: it is {made.strftime(DATE)} in Paris"
+        rule = f"this time is in the past: it is {made.strftime(DATE)} in Paris"
         return (
             UsageFinding(
                 ok=False,
                 value=value,
                 rule=rule,
-                fix="choose a later one, or leave --reservation out",
+                fix="choose a later time, or omit --reservation",
             ),
         )
     if queue == "production":
         return tuple(_check_production_queue(uses, walltime_s))
     if queue != "default":
-        rule = "no rule of day and night" + (
+        rule = "no daytime rule applies" + (
             "; any other job may end yours" if queue == "besteffort" else ""
         )
         return (UsageFinding(ok=True, value=f"the {queue} queue", rule=rule),)
@@ -127,8 +126,9 @@ def check_usage(
 
 
 def working_days(first: date, last: date) -> Iterator[date]:
-    """Mondays to Fridays from `first` to `last`, both included, without France's public
-    holidays.
+    """Yield the working days from `first` to `last` inclusive.
+
+    Weekends and France's public holidays are omitted.
     """
     day = first
     while day <= last:
@@ -138,7 +138,7 @@ def working_days(first: date, last: date) -> Iterator[date]:
 
 
 def public_holidays(year: int) -> frozenset[date]:
-    """France's public holidays (article L3133-1 of its labour code)."""
+    """Return France's public holidays (article L3133-1 of its labor code)."""
     easter = easter_sunday(year)
     fixed = ((1, 1), (5, 1), (5, 8), (7, 14), (8, 15), (11, 1), (11, 11), (12, 25))
     moving = (
@@ -148,7 +148,7 @@ def public_holidays(year: int) -> frozenset[date]:
 
 
 def easter_sunday(year: int) -> date:
-    """Easter in the Gregorian calendar, by the anonymous algorithm (Nature, 20 April 1876)."""
+    """Return Easter Sunday by the anonymous Gregorian algorithm (Nature, 20 April 1876)."""
     golden, (century, of_century) = year % 19, divmod(year, 100)
     leaps, rest = divmod(century, 4)
     moon = (19 * golden + century - leaps - (century - (century + 8) // 25 + 1) // 3 + 15) % 30
@@ -160,8 +160,9 @@ def easter_sunday(year: int) -> date:
 
 
 def next_free_start(length: timedelta, after: datetime) -> datetime | None:
-    """The next moment from which a job of this length keeps clear of every working day; None within
-    `HORIZON_DAYS`.
+    """Return the next start from which a job of this length avoids every working day.
+
+    None means that there is no such start within `HORIZON_DAYS`.
     """
     zone = ZoneInfo(ZONE)
     now = after.astimezone(zone)
@@ -183,24 +184,24 @@ def _default_queue(
     when = f"{_format_hours(length)} from {begins.strftime('%a %d %b %H:%M')}"
     if not hours:
         yield UsageFinding(
-            ok=True, value=when, rule="outside working days' 9:00 to 19:00, which is free"
+            ok=True, value=when, rule="outside 9:00 to 19:00 of working days, without limits"
         )
         return
     elsewhen = _for_the_night(length, begins)
     crossed = _find_crossed_boundary(begins, ends, made)
     if crossed is not None:
-        rule = f"no job crosses {crossed.strftime('%H:%M on %A')}, a working day"
+        rule = f"no job may cross {crossed.strftime('%H:%M on %A')}, a working day"
         until = crossed - begins
         fix = f"--walltime {format_walltime(until.total_seconds())}, or {elsewhen}"
         yield UsageFinding(ok=False, value=when, rule=rule, fix=fix)
     else:
         yield UsageFinding(
-            ok=True, value=when, rule="crosses no 9:00 or 19:00 of a working day that it may not"
+            ok=True, value=when, rule="does not cross a forbidden 9:00 or 19:00 of a working day"
         )
     if length <= UNCOUNTED and begins - made < AT_ONCE:
         rule = (
-            "at most one hour and submitted just before it starts, so the day's quota does not"
-            " count it"
+            "at most one hour and submitted less than ten minutes before its start, so it does not"
+            " count in the day's quota"
         )
         yield UsageFinding(ok=True, value=when, rule=rule)
         return
@@ -209,13 +210,14 @@ def _default_queue(
 
 
 def _check_quota(use: ClusterUse, hours: float, elsewhen: str) -> UsageFinding:
-    # Its nodes are alike, so hours on all cores are hours on all nodes.
+    # The nodes of a cluster are alike, so the quota of core-hours can be counted in node-hours.
     allowed = QUOTA_HOURS * use.of_nodes
     used = hours * use.nodes
     rule = (
-        f"a working day's quota is {QUOTA_HOURS:g} h of the whole cluster, {allowed:g} node-hours"
+        f"the quota per working day is {QUOTA_HOURS:g} h of the whole cluster, {allowed:g}"
+        " node-hours"
     )
-    value = f"{used:g} node-hours of {use.cluster} by day"
+    value = f"{used:g} node-hours of {use.cluster} in daytime"
     if used <= allowed:
         return UsageFinding(ok=True, value=value, rule=rule)
     shorter = format_walltime(int(3600 * allowed / use.nodes))
@@ -228,23 +230,22 @@ def _check_production_queue(
     uses: Sequence[ClusterUse], walltime_s: float
 ) -> Iterator[UsageFinding]:
     for use in uses:
-        value = f"{_format_hours(timedelta(seconds=walltime_s))} on {use.nodes} of {use.cluster}"
+        value = (
+            f"{_format_hours(timedelta(seconds=walltime_s))} on {use.nodes} nodes of {use.cluster}"
+        )
         if walltime_s <= use.longest_s:
             yield UsageFinding(
                 ok=True,
                 value=value,
-                rule="within the production queue's longest walltime of these nodes",
+                rule="within the longest walltime of these nodes in the production queue",
             )
             continue
         if use.longest_s == 0:
             yield UsageFinding(
-                ok=False, value=value, rule="it has not so many nodes", fix="take fewer"
+                ok=False, value=value, rule="the cluster has fewer nodes", fix="use fewer nodes"
             )
             continue
-        rule = (
-            f"so many of its nodes accept at most {use.longest_s / 3600:g} h in the production"
-            " queue"
-        )
+        rule = f"this many nodes accept at most {use.longest_s / 3600:g} h in the production queue"
         yield UsageFinding(
             ok=False,
             value=value,
@@ -254,7 +255,7 @@ def _check_production_queue(
 
 
 def _find_crossed_boundary(begins: datetime, ends: datetime, made: datetime) -> datetime | None:
-    """The first 9:00 or 19:00 of a working day that a job may not cross and does."""
+    """Return the first 9:00 or 19:00 of a working day that a job crosses without permission."""
     for day in working_days(begins.date(), ends.date()):
         for hour in (DAY_BEGINS, DAY_ENDS):
             boundary = _to_datetime(day, hour, begins.tzinfo)
@@ -265,7 +266,7 @@ def _find_crossed_boundary(begins: datetime, ends: datetime, made: datetime) -> 
 
 
 def _day_hours(begins: datetime, ends: datetime) -> tuple[float, ...]:
-    """Hours of each working day's 9:00 to 19:00 that a job takes, where it takes any."""
+    """Return the hours of each working day's 9:00 to 19:00 that a job uses, without zeros."""
     taken = []
     for day in working_days(begins.date(), ends.date()):
         first = max(begins, _to_datetime(day, DAY_BEGINS, begins.tzinfo))
@@ -278,8 +279,9 @@ def _day_hours(begins: datetime, ends: datetime) -> tuple[float, ...]:
 def _for_the_night(length: timedelta, after: datetime) -> str:
     free = next_free_start(length, after)
     if free is None:
-        return "run it in parts: no night or week-end of the next two weeks is that long"
-    kind = "night" if length <= timedelta(hours=14) else "week-end"
+        return "run it in parts: no night or weekend of the next two weeks is long enough"
+    # A night has 14 hours, from 19:00 to 9:00.
+    kind = "night" if length <= timedelta(hours=14) else "weekend"
     return f"for the {kind} --reservation '{free.strftime(DATE)}'"
 
 
@@ -288,7 +290,7 @@ def _to_datetime(day: date, hour: time, zone: tzinfo | None) -> datetime:
 
 
 def _compute_end(begins: datetime, length: timedelta) -> datetime:
-    # Through the epoch: hours of walltime are real ones, also in the night that the clocks change.
+    # Computed in Unix time, since a walltime counts elapsed hours, also when the clocks change.
     return datetime.fromtimestamp(begins.timestamp() + length.total_seconds(), begins.tzinfo)
 
 
@@ -297,6 +299,6 @@ def _format_hours(length: timedelta) -> str:
 
 
 def format_walltime(seconds: float) -> str:
-    """Seconds as a walltime, `HH:MM:SS`."""
+    """Format seconds as a walltime, `HH:MM:SS`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"

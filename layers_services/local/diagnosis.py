@@ -1,4 +1,4 @@
-"""Why the kernel refused a step of the sandbox, and the command that grants it."""
+"""Explanation of a step of the sandbox that the kernel refused, and the command to permit it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CONTAINER = "run the container with `--privileged`, or run Laggard outside the 
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """What this kernel's administrator allows; None where the kernel has no such setting.
+    """Kernel settings that control namespaces; None if this kernel does not have the setting.
 
     Attributes:
-        max_user_namespaces: `user.max_user_namespaces`.
-        unprivileged_userns_clone: `kernel.unprivileged_userns_clone` (Debian).
-        apparmor_restrict: `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu).
-        root: whether the caller is root.
+        max_user_namespaces: value of `user.max_user_namespaces`
+        unprivileged_userns_clone: value of `kernel.unprivileged_userns_clone` (Debian)
+        apparmor_restrict: value of `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu)
+        root: True if the caller is root
     """
 
     max_user_namespaces: int | None = None
@@ -30,7 +30,7 @@ class KernelSettings:
 
 
 def read_settings(proc_sys: Path = Path("/proc/sys")) -> KernelSettings:
-    """The settings of the running kernel."""
+    """Read the settings of the running kernel."""
     return KernelSettings(
         _read_number(proc_sys / "user/max_user_namespaces"),
         _read_number(proc_sys / "kernel/unprivileged_userns_clone"),
@@ -47,17 +47,17 @@ def _read_number(path: Path) -> int | None:
 
 
 def explain_refusal(step: str, number: int, settings: KernelSettings) -> PrerequisiteError:
-    """The error to show when the kernel refuses a step of setting up the sandbox.
+    """Return the error for a step of the sandbox's setup that the kernel refused.
 
     Args:
-        step: what was attempted, such as `new user namespace` or `mount /proc`.
-        number: the kernel's error number.
-        settings: what the kernel's administrator allows.
+        step: name of the step, such as `new user namespace` or `mount /proc`
+        number: error number of the kernel
+        settings: namespace settings of the kernel
 
     Returns:
-        An error that names what is missing and the command that grants it.
+        Error that names the missing permission and the command that grants it.
     """
-    missing = f"the kernel refuses the step `{step}` of an isolated sandbox: {os.strerror(number)}"
+    missing = f"the kernel refused the step `{step}` of the sandbox's setup: {os.strerror(number)}"
     return PrerequisiteError(missing, _suggest_grant(number, settings))
 
 
@@ -75,7 +75,7 @@ def _suggest_grant(number: int, settings: KernelSettings) -> str:
         )
     if number in (errno.EINVAL, errno.ENOSYS, errno.ENODEV):
         return (
-            "use a kernel with user, PID, network, mount, UTS and IPC namespaces and tmpfs"
+            "use a kernel that supports tmpfs and user, PID, network, mount, UTS and IPC namespaces"
             " (CONFIG_NAMESPACES=y)"
         )
     return _CONTAINER if settings.root else f"run as root, or {_CONTAINER}"

@@ -1,7 +1,7 @@
-"""The fork server's side of `launch`: imports once, then forks on request.
+"""Server side of `launch`: it imports modules once and forks on request.
 
-A fork takes only the calling thread along, so this process imports but never computes, and refuses
-to fork while it has other threads.
+A fork copies only the calling thread. Therefore this process imports but never computes, and
+refuses to fork while it has other threads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from laggard.core import linux
 from laggard.core.errors import DeploymentError
 from laggard.layers_services.local.forked import end_with, fork_process
 
-# Libraries that start a thread per core when they are loaded; a worker sets its own number
-# afterwards.
+# These libraries start one thread per core at import. A worker sets its own number later.
 _NO_THREADS = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -36,18 +35,18 @@ _NO_THREADS = {
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to start.
+    """Process to start.
 
     Attributes:
-        name: shown in messages and, 15 bytes of it, by `ps`.
-        host: the host it belongs to.
-        entry: `package.module:function`, called with `argument`.
-        argument: text for the entry.
-        environment: added to the server's environment.
-        log: file that its standard output and error are appended to.
-        network_namespace: file of the network namespace to run in; None for the server's own.
-        uts_namespace: file of the UTS namespace to run in; None for the server's own.
-        cpus: cores to run on; None for all.
+        name: name in messages; `ps` shows its first 15 bytes
+        host: name of the host that the process belongs to
+        entry: `package.module:function`, which is called with `argument`
+        argument: text argument of the entry
+        environment: variables to add to the server's environment
+        log: file that receives standard output and error
+        network_namespace: file of the network namespace to enter; None for the server's own
+        uts_namespace: file of the UTS namespace to enter; None for the server's own
+        cpus: cores to run on; None for all
     """
 
     name: str
@@ -63,7 +62,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class Exit:
-    """A process that ended: `status` is its exit status, or minus the signal that killed it."""
+    """End of a process; `status` is its exit status, or minus the signal that killed it."""
 
     name: str
     pid: int
@@ -72,14 +71,14 @@ class Exit:
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a process."""
+    """Request to start a process."""
 
     spec: ProcessSpec
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Signal a process."""
+    """Request to signal a process."""
 
     pid: int
     signal: int
@@ -87,15 +86,17 @@ class Kill:
 
 @dataclass(frozen=True)
 class ForkServerReady:
-    """The imports are done."""
+    """Message that the imports are complete."""
 
     import_s: float
 
 
 @dataclass(frozen=True)
 class ForkServerAnswer:
-    """What a request came to: a process id (or 1 and 0 for a signal sent and not), or why it was
-    refused.
+    """Answer to a request.
+
+    `number` is the id of a started process; for a signal it is 1 if it was sent, else 0. `refusal`
+    is the reason if the request was refused.
     """
 
     number: int = 0
@@ -108,10 +109,11 @@ Message = Spawn | Kill | ForkServerReady | ForkServerAnswer | Exit
 def serve_requests(
     connection: Connection, preload: Sequence[str], log: Path | None, parent: int
 ) -> int:
-    """The server: import, then fork on request and tell who ended, until the connection closes."""
+    """Import the modules, then fork on request and report exits until the connection closes."""
     linux.die_with_parent(parent)
     os.setsid()
     linux.set_process_name("laggard-fork")
+    # The caller's Python handlers would otherwise be inherited by the server and its children.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     if log is not None:
@@ -119,12 +121,12 @@ def serve_requests(
     started = time.monotonic()
     try:
         _import_modules(preload)
-    # Whatever an import raises is the caller's to know.
+    # Every exception of an import is reported to the caller.
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
         connection.send(
             ForkServerAnswer(
-                refusal=f"the fork server cannot import what the workers need: {error!r}"
+                refusal=f"the fork server cannot import the workers' modules: {error!r}"
             )
         )
         return 1
@@ -137,8 +139,8 @@ def _import_modules(preload: Sequence[str]) -> None:
     for module in preload:
         importlib.import_module(module)
     gc.collect()
-    # Frozen objects are not visited by later collections, which would copy the pages that the
-    # children share.
+    # Later collections skip frozen objects. Otherwise they would write to the shared pages, and the
+    # kernel would copy them in every child.
     gc.freeze()
 
 
@@ -176,6 +178,7 @@ class _Server:
             return ForkServerAnswer(refusal=f"cannot start {spec.name}: {error}")
         if pid == 0:
             end_with(lambda: self._become(spec, server))
+        # A pidfd becomes readable when the process ends, so `wait` covers children and requests.
         self._children[pid] = (os.pidfd_open(pid), spec.name)
         return ForkServerAnswer(pid)
 
@@ -217,7 +220,7 @@ def _run_entry(spec: ProcessSpec) -> int:
 
 
 def _redirect_output(log: Path) -> None:
-    """Append standard output and error to a file; standard input is empty."""
+    """Append standard output and error to a file and make standard input empty."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for path, mode, targets in ((log, flags, (1, 2)), (Path(os.devnull), os.O_RDONLY, (0,))):
         descriptor = os.open(path, mode, 0o644)

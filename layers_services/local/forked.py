@@ -15,26 +15,31 @@ from laggard.core.errors import DeploymentError
 
 
 def require_one_thread(purpose: str) -> None:
-    """Refuse to fork a process that has threads, since a fork takes only one of them along.
+    """Reject a process that has several threads, because a fork copies only one of them.
+
+    Args:
+        purpose: reason for the fork, as the subject of the message
 
     Raises:
-        DeploymentError: naming the threads.
+        DeploymentError: the process has several threads; the message names them
     """
     threads = linux.thread_names()
     if len(threads) > 1:
         raise DeploymentError(
-            f"this process has {len(threads)} threads ({', '.join(threads)}), and {purpose} forks"
-            " it, which takes only one along; do it before starting threads or importing libraries"
-            " that do"
+            f"this process has {len(threads)} threads ({', '.join(threads)}), but {purpose}"
+            " requires a single-threaded process, because a fork copies only one thread; do it"
+            " before starting threads or importing libraries that start them"
         )
 
 
 def fork_process(purpose: str) -> int:
-    """os.fork() of a process without threads, with nothing buffered: 0 in the child, its id in the
-    parent.
+    """Fork a single-threaded process with empty output buffers.
+
+    Returns:
+        0 in the child, the child's process id in the parent.
 
     Raises:
-        DeploymentError: this process has threads, or the kernel refuses.
+        DeploymentError: this process has several threads, or the kernel refuses
     """
     require_one_thread(purpose)
     flush_output()
@@ -42,12 +47,13 @@ def fork_process(purpose: str) -> int:
         return os.fork()
     except OSError as error:
         raise DeploymentError(
-            f"{purpose} needs one more process: {error}; see `ulimit -u` and the memory left"
+            f"{purpose} requires another process, which the kernel refused: {error}; check"
+            " `ulimit -u` and the free memory"
         ) from error
 
 
 def flush_output() -> None:
-    """Write out what is buffered, so that it is not written again by a fork, or lost by an exit."""
+    """Flush standard output and error, so that a fork repeats and an exit loses no output."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -56,8 +62,8 @@ def flush_output() -> None:
 def end_with(body: Callable[[], int]) -> NoReturn:
     """Run the rest of a forked process and exit with the status that `body` returns.
 
-    What the parent registered for its own exit is not run. An exception is printed and becomes
-    status 1, an interrupt 130.
+    Exit handlers of the parent do not run. An exception is printed and gives status 1; an
+    interrupt gives status 130.
     """
     status = 1
     try:
@@ -66,7 +72,7 @@ def end_with(body: Callable[[], int]) -> NoReturn:
         status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
-    # The process ends here; the traceback is all that can be left behind.
+    # The process ends here, so the traceback is the only way to report the exception.
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:

@@ -1,8 +1,9 @@
-"""Removes a run's cgroup folders, which outlive namespaces, however the run ended.
+"""Removal of a run's cgroup folders, which outlive namespaces, however the run ended.
 
-It is a process outside the sandbox that waits for the end of a pipe whose other end every process
-of the run holds. What a killed janitor leaves is swept by the next run: folders carry the process
-id and start time of the run they belong to. It only removes empty folders and kills nothing.
+The janitor is a process outside the sandbox. It waits for the end of a pipe whose other end is
+held by every process of the run. If a janitor is killed, the next run removes its folders. Their
+names have the process id and start time of their run, so dead runs are recognized. The janitor
+only removes empty folders and kills no process.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from laggard.layers_services.local.forked import end_with, fork_process
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.02
 _RUN_NAME = re.compile(r"(?:laggard-)?(\d{1,10})-(\d{1,20})", re.ASCII)
+# Index of the field `starttime` in /proc/PID/stat, see proc(5).
 _STARTTIME_FIELD = 21
 _log = logging.getLogger(__name__)
 
 
 def run_name(pid: int | None = None) -> str:
-    """`<pid>-<starttime>` of a process (this one by default): unique on this machine until it
-    reboots.
+    """Return `<pid>-<starttime>` of a process, by default of this one.
+
+    The name is unique on this machine until it reboots.
 
     Raises:
-        ProcessLookupError: no such process.
+        ProcessLookupError: there is no such process
     """
     number = os.getpid() if pid is None else pid
     start = _start_time(number)
@@ -43,8 +46,9 @@ def run_name(pid: int | None = None) -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """Start time in clock ticks since boot; None when there is no such process
-    (proc_pid_stat(5)).
+    """Return the start time in clock ticks since boot; None if there is no such process.
+
+    See proc_pid_stat(5).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -55,7 +59,7 @@ def _start_time(pid: int) -> int | None:
 
 
 class Janitor:
-    """A waiting process that cleans up after the run; use it as a context manager."""
+    """Process that cleans up after the run; use it as a context manager."""
 
     def __init__(self, pipe: int, pid: int) -> None:
         self._pipe = pipe
@@ -63,10 +67,10 @@ class Janitor:
 
     @classmethod
     def start(cls) -> Self:
-        """Fork the janitor; do it before the sandbox.
+        """Fork the janitor; call this before the sandbox starts.
 
         Raises:
-            DeploymentError: the calling process has several threads.
+            DeploymentError: the calling process has several threads
         """
         read, write = os.pipe()
         pid = fork_process("starting the janitor")
@@ -77,13 +81,13 @@ class Janitor:
         return cls(write, pid)
 
     def watch(self, folders: Iterable[Path]) -> None:
-        """Tell the janitor which folders to remove; tell it before making them.
+        """Register folders for removal; call this before they are created.
 
         Args:
-            folders: removed with the folders in them, if empty of files and processes.
+            folders: folders to remove, with their subfolders, if they have no files and processes
 
         Raises:
-            DeploymentError: it was killed.
+            DeploymentError: the janitor was killed
         """
         line = json.dumps([str(folder) for folder in folders]) + "\n"
         data = line.encode()
@@ -92,19 +96,21 @@ class Janitor:
                 data = data[os.write(self._pipe, data) :]
         except BrokenPipeError as error:
             raise DeploymentError(
-                f"the janitor (process {self._pid}) was killed; start the run again"
+                f"the janitor process {self._pid} was killed, so cgroups could not be removed;"
+                " start the run again"
             ) from error
 
     def close(self) -> None:
-        """Let go of the folders here and wait until they are removed, or until other processes of
-        the run hold them.
+        """Close the pipe and wait until the folders are removed.
+
+        The wait ends early, with a warning, if other processes of the run still hold the pipe.
         """
         os.close(self._pipe)
         deadline = time.monotonic() + _PATIENCE_S + 1.0
         while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
                 _log.warning(
-                    "the janitor (process %d) still waits for processes of the run to end",
+                    "the janitor (process %d) is still waiting for processes of the run to end",
                     self._pid,
                 )
                 return
@@ -120,6 +126,7 @@ class Janitor:
 def _wait_and_remove(pipe: int) -> int:
     os.setsid()
     linux.set_process_name("laggard-janitor")
+    # The janitor must outlive the run, so it ignores the signals that end the run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     with open(pipe, "rb") as told:
@@ -136,9 +143,10 @@ def _wait_and_remove(pipe: int) -> int:
 
 
 def remove_tree(folder: Path) -> bool:
-    """Remove a folder and the folders in it, deepest first, but no file; whether it is gone.
+    """Remove a folder and its subfolders, deepest first, but no files; return whether it is gone.
 
-    A cgroup's control files vanish with its folder; while a process is in it, the kernel refuses.
+    A cgroup's control files vanish with its folder. The kernel refuses to remove the folder of a
+    cgroup that contains a process.
     """
     try:
         with os.scandir(folder) as entries:
@@ -158,18 +166,19 @@ def remove_tree(folder: Path) -> bool:
 
 
 def remove_stale_cgroups(parents: Iterable[Path]) -> tuple[Path, ...]:
-    """Remove what dead runs left.
+    """Remove the cgroup folders of dead runs.
 
     Args:
-        parents: folders that hold one folder per run, named by `run_name`, perhaps after
-            `laggard-`.
+        parents: folders that contain one folder per run, named by `run_name` with an optional
+            prefix `laggard-`
 
     Returns:
-        The folders removed.
+        The removed folders.
     """
     removed = []
     for parent in parents:
         for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+            # A reused process id has another start time, so its folder is recognized as stale.
             match = _RUN_NAME.fullmatch(folder.name)
             if match and _start_time(int(match[1])) != int(match[2]) and remove_tree(folder):
                 removed.append(folder)

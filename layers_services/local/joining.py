@@ -1,8 +1,8 @@
-"""Entering one host of a running sandbox from outside it.
+"""Entry into one host of a running sandbox from outside.
 
-The sandbox hands descriptors of its namespaces out (over a Unix socket, unix(7)); whoever has them,
-and is its user, may enter them (setns(2)). What is started then is in the sandbox's PID namespace,
-and ends with the sandbox like everything in it.
+The sandbox passes descriptors of its namespaces over a Unix socket (unix(7)). The owner of the
+sandbox may enter these namespaces (setns(2)). A process started this way is in the sandbox's PID
+namespace and ends with the sandbox.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from laggard.core.errors import DeploymentError
 from laggard.layers_services.local.forked import end_with, flush_output, require_one_thread
 
 _OWN = ("user", "mnt", "ipc", "pid")
+# The order matters: entering the user namespace gives the capabilities for all others.
 _FLAGS = (
     linux.CLONE_NEWUSER,
     linux.CLONE_NEWNS,
@@ -35,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def open_namespaces(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
-    """Descriptors of the namespaces of one host, opened inside the sandbox, for `enter_namespaces`.
+    """Open descriptors of one host's namespaces inside the sandbox, for `enter_namespaces`.
 
     Args:
-        network: file that the host's network namespace is bound to.
-        uts: file that its UTS namespace is bound to.
+        network: file that the host's network namespace is bound to
+        uts: file that its UTS namespace is bound to
     """
     paths = [*(Path(f"/proc/self/ns/{kind}") for kind in _OWN), network, uts]
     with ExitStack() as stack:
@@ -48,14 +49,14 @@ def open_namespaces(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
 
 
 def enter_namespaces(descriptors: Sequence[int]) -> None:
-    """Enter the namespaces of a host, in the folder where one is, and close their descriptors.
+    """Enter the namespaces of a host and close their descriptors; the current folder is kept.
 
-    The calling process stays in its own PID namespace: only what it forks from now on is in the
-    sandbox's.
+    The calling process stays in its own PID namespace. Only processes that it forks afterwards are
+    in the sandbox's PID namespace.
 
     Raises:
-        DeploymentError: the kernel refuses: the sandbox is another user's, or gone; or this process
-            has threads.
+        DeploymentError: the kernel refuses, because the sandbox belongs to another user or has
+            ended; or this process has several threads
     """
     require_one_thread("entering a host")
     folder = Path.cwd()
@@ -65,36 +66,36 @@ def enter_namespaces(descriptors: Sequence[int]) -> None:
                 linux.setns(descriptor, flag)
     except OSError as error:
         raise DeploymentError(
-            f"the host cannot be entered ({error}): is the emulation yours, and still up?"
+            f"the host cannot be entered ({error}): check that the emulation is still running and"
+            " that it belongs to you"
         ) from error
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-    # Entering a mount namespace leads to its root.
+    # Entering a mount namespace changes the current folder to its root.
     os.chdir(folder if folder.is_dir() else "/")
 
 
 def run_inside(
     before: Callable[[], None], command: Sequence[str], environment: dict[str, str]
 ) -> int:
-    """Run a command after `enter_namespaces`, on this terminal.
-
-    The exit status is a shell's.
+    """Run a command on this terminal after `enter_namespaces` and return a shell's exit status.
 
     Args:
-        before: called in the new process before the command takes its place.
-        command: the program, looked for in PATH, and its arguments.
-        environment: the whole environment of the command.
+        before: function to call in the new process before the command replaces it
+        command: program, which is searched in PATH, and its arguments
+        environment: complete environment of the command
 
     Raises:
-        DeploymentError: no process can be made.
+        DeploymentError: no process can be created
     """
     flush_output()
     try:
         pid = os.fork()
     except OSError as error:
         raise DeploymentError(
-            f"no process can be made in the host ({error}): is the emulation still up?"
+            f"no process can be created in the host ({error}): check that the emulation is still"
+            " running"
         ) from error
     if pid == 0:
         end_with(lambda: _exec_command(before, command, environment))
@@ -104,7 +105,8 @@ def run_inside(
 
     for number in _PASSED_ON:
         signal.signal(number, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's reaches the command, who decides
+    # The terminal sends Ctrl-C to the command as well, which decides how to react.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _wait_for_exit(pid)
 
 
@@ -118,9 +120,9 @@ def _exec_command(
     linux.die_with_parent()
     before()
     try:
-        os.execvpe(command[0], list(command), environment)  # noqa: S606 - what the user asked for
+        os.execvpe(command[0], list(command), environment)  # noqa: S606 - the user's command
     except FileNotFoundError:
-        _log.error("%s: no such command", command[0])
+        _log.error("%s: command not found", command[0])
         return 127
     except OSError as error:
         _log.error("%s: %s", command[0], error.strerror)
@@ -133,8 +135,8 @@ def _wait_for_exit(pid: int) -> int:
         if not os.WIFSTOPPED(status):
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        # Ctrl-Z pauses both of us; what holds the host to its share also stops the command, and
-        # continues it itself.
+        # Ctrl-Z must pause this process and the command together. The limiter of the host's CPU
+        # share also stops the command, with another signal, and continues it itself.
         if os.WSTOPSIG(status) in _PAUSING:
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)

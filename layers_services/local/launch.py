@@ -1,8 +1,7 @@
-"""Starts the processes of a run by forking them from one process that has already done their
-imports.
+"""Start of a run's processes by forks of one process that has already imported their modules.
 
-Importing torch and `torch._dynamo` costs seconds and a hundred megabytes per process; forked from a
-process that imported them, a rank starts in milliseconds and shares the memory.
+Importing torch and `torch._dynamo` takes seconds and a hundred megabytes per process. A rank that
+is forked from a process with these imports starts in milliseconds and shares their memory.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _CLOSE_PATIENCE_S = 5.0
 
 
 class ForkServer:
-    """A process that imports once and forks often; use it as a context manager.
+    """Process that imports once and forks often; use it as a context manager.
 
-    Children run in a session of their own, with standard input closed, and are killed when the
-    server, or what started it, dies.
+    Children run in a session of their own with empty standard input. They are killed when the
+    server or its creator dies.
     """
 
     def __init__(self, connection: Connection, pid: int) -> None:
@@ -50,14 +49,14 @@ class ForkServer:
 
     @classmethod
     def start(cls, preload: Sequence[str], log: Path | None = None) -> Self:
-        """Fork the server; it imports in the background.
+        """Fork the server, which then imports modules in the background.
 
         Args:
-            preload: modules to import; importing them must not start threads.
-            log: file for what the imports print; None leaves standard output and error as they are.
+            preload: modules to import; importing them must not start threads
+            log: file for the output of the imports; None keeps standard output and error
 
         Raises:
-            DeploymentError: the calling process has several threads.
+            DeploymentError: the calling process has several threads
         """
         ours, theirs = Pipe()
         parent = os.getpid()
@@ -70,41 +69,43 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Return the server's process id."""
         return self._pid
 
     def wait_ready(self, timeout_s: float) -> float:
-        """Wait until the imports are done.
+        """Wait until the imports are complete.
 
         Returns:
-            How long they took, in seconds.
+            Duration of the imports in seconds.
 
         Raises:
-            DeploymentError: an import failed or started threads, or `timeout_s` seconds passed.
+            DeploymentError: an import failed or started threads, or `timeout_s` seconds passed
         """
         deadline = time.monotonic() + timeout_s
         while self._import_s is None:
             if not self._connection.poll(max(0.0, deadline - time.monotonic())):
                 raise DeploymentError(
-                    f"the fork server's imports are not done after {timeout_s:g} s"
+                    f"the fork server has not completed its imports within {timeout_s:g} s"
                 )
             self._take(self._receive())
         return self._import_s
 
     def spawn(self, spec: ProcessSpec) -> int:
-        """Start a process (waits for the imports) and return its id.
+        """Start a process, once the imports are complete, and return its id.
 
         Raises:
-            DeploymentError: the server refuses, with its reason, or is gone.
+            DeploymentError: the server refuses the request or has ended
         """
         return self._send_request(Spawn(spec))
 
     def exits(self, timeout_s: float = 0.0) -> list[Exit]:
-        """Processes that ended since the last call, waiting at most `timeout_s` seconds for the
-        first.
+        """Return the processes that ended since the last call.
+
+        Args:
+            timeout_s: longest wait in seconds for the first of them
 
         Raises:
-            DeploymentError: the server is gone.
+            DeploymentError: the server has ended
         """
         patience_s = 0.0 if self._exits else timeout_s
         while self._connection.poll(patience_s):
@@ -115,15 +116,15 @@ class ForkServer:
         return ended
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> bool:
-        """Signal a process that this server started; False when it has already ended.
+        """Signal a process of this server; return False if it has already ended.
 
         Raises:
-            DeploymentError: the server is gone.
+            DeploymentError: the server has ended
         """
         return bool(self._send_request(Kill(pid, number)))
 
     def close(self) -> None:
-        """End the server and with it every process it started."""
+        """End the server and every process that it started."""
         if self._closed:
             return
         self._closed = True
@@ -150,6 +151,7 @@ class ForkServer:
             raise self._make_exit_error() from error
         while True:
             message = self._receive()
+            # Exits can arrive before the answer; they are kept for the next call of `exits`.
             if isinstance(message, ForkServerAnswer):
                 if message.refusal:
                     raise DeploymentError(message.refusal)
@@ -157,9 +159,7 @@ class ForkServer:
             self._take(message)
 
     def _read_last_words(self) -> None:
-        """A server that ends by itself says why; that waits here to be read when nothing can be
-        sent any more.
-        """
+        """Read pending messages, among them the reason why the server ended."""
         while self._connection.poll():
             self._take(self._receive())
 
@@ -180,5 +180,5 @@ class ForkServer:
 
     def _make_exit_error(self) -> DeploymentError:
         return DeploymentError(
-            f"the fork server (process {self._pid}) is gone; its processes ended with it"
+            f"the fork server (process {self._pid}) has ended, and its child processes with it"
         )

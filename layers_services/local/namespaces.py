@@ -1,8 +1,8 @@
-"""One network namespace and one host name per host of the continuum, inside the sandbox.
+"""Network and UTS namespaces of the hosts, inside the sandbox.
 
-Made without `ip`, which a fresh machine may lack, and without a process per host: one thread walks
-through the new namespaces and binds each to a file, as ip-netns(8) does, so that `ip netns exec`
-and `nsenter` find them.
+The namespaces are created without `ip`, which a fresh machine may lack, and without a process per
+host. One thread creates and leaves one namespace after the other and binds each to a file, as
+ip-netns(8) does. Therefore `ip netns exec` and `nsenter` find them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Fabric = Literal["tun", "bridge"]
 _NETNS = Path("/run/netns")
 _UTS = Path("/run/uts")
 _IPV6 = Path("/proc/sys/net/ipv6/conf/default")
+# Value of `addr_gen_mode`: generate no link-local address.
 _NO_ADDRESSES = "1"
+# Line of gai.conf(5) that makes getaddrinfo(3) return IPv4 addresses first.
 _IPV4_FIRST = "precedence ::ffff:0:0/96 100\n"
 _HOST_NAME_MAX = 64
 _QUEUE_PACKETS = 1000
@@ -39,13 +41,13 @@ _QUEUE_PACKETS = 1000
 
 @dataclass(frozen=True)
 class HostNamespaces:
-    """Where the namespaces of the hosts are bound, and what their links are called.
+    """Namespaces of the hosts: their files and the names of their links.
 
     Attributes:
-        fabric: `tun` (only `lo`; a link emulator makes `eth0`) or `bridge` (`eth0` is a veth to one
-            shared bridge).
-        names: the hosts, in order.
-        ports: the bridge-side device of each host; empty for `tun`.
+        fabric: `tun` (namespaces have `lo` only, and a link emulator creates `eth0`) or `bridge`
+            (`eth0` is a veth device on one shared bridge)
+        names: names of the hosts, in order
+        ports: device of each host on the bridge's side; empty for `tun`
     """
 
     fabric: Fabric
@@ -53,53 +55,56 @@ class HostNamespaces:
     ports: Mapping[str, str]
 
     def path(self, host_name: str) -> Path:
-        """File that the host's network namespace is bound to."""
+        """Return the file that the host's network namespace is bound to."""
         return _NETNS / host_name
 
     def uts_path(self, host_name: str) -> Path:
-        """File that the host's UTS namespace (its host name) is bound to."""
+        """Return the file that the host's UTS namespace (its host name) is bound to."""
         return _UTS / host_name
 
     def port(self, host_name: str) -> str:
-        """The bridge-side end of the host's link; KeyError without a bridge."""
+        """Return the bridge-side end of the host's link; KeyError without a bridge."""
         return self.ports[host_name]
 
     @property
     def paths(self) -> Mapping[str, Path]:
-        """The network namespace of every host, by name."""
+        """Return the network namespace file of every host, by name."""
         return {name: self.path(name) for name in self.names}
 
 
 def create_namespaces(hosts: Sequence[Host], fabric: Fabric) -> HostNamespaces:
-    """Make the hosts' namespaces; they last as long as the sandbox.
+    """Create the namespaces of the hosts; they last as long as the sandbox.
 
-    Every host gets `lo`, its name as host name, and names for all others in `/etc/hosts`, IPv4 and
-    IPv6; of the two a program that asks for either gets IPv4 first. With `bridge` it also gets
-    `eth0` with its addresses, and the Ethernet addresses of all others, so that no ARP and no
-    neighbour discovery crosses the emulated links (and a hundred hosts do not overflow the kernel's
-    neighbour tables).
+    Every host gets `lo`, its name as host name, and the names of all others in `/etc/hosts` for
+    IPv4 and IPv6. Programs that accept either get IPv4 first. With `bridge` it also gets `eth0`
+    with its addresses, and the Ethernet addresses of all others. Therefore no ARP and no neighbor
+    discovery crosses the emulated links, and a hundred hosts do not overflow the kernel's neighbor
+    tables.
 
     Args:
-        hosts: with addresses.
-        fabric: `tun` or `bridge`.
+        hosts: hosts with addresses
+        fabric: `tun` or `bridge`
 
     Raises:
-        DeploymentError: the kernel refuses, or this is not a sandbox.
+        DeploymentError: the kernel refuses, or the caller is not in a sandbox
     """
     if not _NETNS.is_dir():
         raise DeploymentError(
-            f"{_NETNS} does not exist: host namespaces are made inside laggard's sandbox only"
+            f"{_NETNS} does not exist: host namespaces can be created only inside Laggard's sandbox"
         )
     try:
         return _create_namespaces(tuple(hosts), fabric)
     except OSError as error:
         raise DeploymentError(
-            f"the kernel refuses a namespace ({error}); free some by ending other runs"
+            f"the kernel refused to create a namespace ({error}); end other runs to free some"
         ) from error
 
 
 def host_name_of(name: str) -> str:
-    """The name as a host name: as it is, or shortened with a digest to the kernel's 64 bytes."""
+    """Return the name as a host name, shortened with a digest if it exceeds 64 bytes.
+
+    The kernel limits host names to 64 bytes.
+    """
     if len(name) <= _HOST_NAME_MAX:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -130,8 +135,9 @@ def _create_namespaces(hosts: tuple[Host, ...], fabric: Fabric) -> HostNamespace
 
 @dataclass(frozen=True)
 class _Control:
-    """Sockets that were made in a host's namespace and so act there: one for ioctl(2), one for
-    rtnetlink(7).
+    """Sockets that were created in a host's namespace and therefore act there.
+
+    `device` is for ioctl(2), `netlink` for rtnetlink(7).
     """
 
     device: socket.socket
@@ -139,7 +145,11 @@ class _Control:
 
 
 def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Control]:
-    """Namespaces bound to files, `lo` up; control sockets in each, open until the stack closes."""
+    """Create namespaces, bind them to files, and bring `lo` up.
+
+    Returns:
+        Control sockets of each namespace, which stay open until the stack closes.
+    """
     home_network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     stack.callback(os.close, home_network)
     home_name = os.open("/proc/thread-self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
@@ -161,6 +171,7 @@ def _make_namespaces(hosts: Sequence[Host], stack: ExitStack) -> dict[str, _Cont
             network_devices.set_device_up(control.device, "lo")
             _silence_ipv6()
     finally:
+        # The thread returns to its own namespaces even after an error.
         linux.setns(home_network, linux.CLONE_NEWNET)
         linux.setns(home_name, linux.CLONE_NEWUTS)
     return controls
@@ -172,8 +183,9 @@ def _bind_namespace(kind: str, path: Path) -> None:
 
 
 def _silence_ipv6() -> None:
-    """No link-local addresses on devices made later: their duplicate checks and router
-    solicitations would cross the emulated links.
+    """Disable link-local addresses on devices that are created later.
+
+    Their duplicate checks and router solicitations would cross the emulated links.
     """
     if _IPV6.is_dir():
         (_IPV6 / "addr_gen_mode").write_text(_NO_ADDRESSES, encoding="ascii")
@@ -221,6 +233,7 @@ def _assign_addresses(hosts: Sequence[Host], controls: Mapping[str, _Control]) -
         hardware[host.name] = network_devices.hardware_address(control.device, DEVICE)
     for host in hosts:
         control = controls[host.name]
+        # A second loop, since the Ethernet addresses of all hosts must be known.
         peers = [peer for peer in hosts if peer is not host]
         for peer in peers:
             network_devices.add_permanent_neighbour(
@@ -235,7 +248,7 @@ def _assign_addresses(hosts: Sequence[Host], controls: Mapping[str, _Control]) -
 
 
 def _mount_extended_file(target: Path, added: str) -> None:
-    """Let hosts see a file of this machine with lines added to it."""
+    """Mount a copy of a file with added lines over the original, for the hosts only."""
     if not target.exists():
         return
     seen = target.read_text(encoding="utf-8", errors="replace").rstrip("\n")

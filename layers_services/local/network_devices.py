@@ -11,6 +11,8 @@ import socket
 import struct
 from collections.abc import Sequence
 
+# Constants and structures of linux/sockios.h, linux/if_arp.h, linux/netlink.h, linux/rtnetlink.h,
+# linux/if_addr.h and linux/neighbour.h.
 _SIOCSIFFLAGS = 0x8914
 _SIOCSIFADDR = 0x8916
 _SIOCSIFNETMASK = 0x891C
@@ -42,18 +44,18 @@ def _socket_address(address: str) -> bytes:
 
 
 def set_device_up(control: socket.socket, device: str) -> None:
-    """Bring a network device up, in the namespace in which the socket `control` was made."""
+    """Bring a network device up, in the namespace where the socket `control` was created."""
     fcntl.ioctl(control, _SIOCSIFFLAGS, _device_request(device, struct.pack("H22x", _IFF_UP)))
 
 
 def set_device_address(control: socket.socket, device: str, address: str, netmask: str) -> None:
-    """Give a network device its IPv4 address and mask, in the namespace of the socket `control`."""
+    """Set the IPv4 address and mask of a device, in the namespace of the socket `control`."""
     fcntl.ioctl(control, _SIOCSIFADDR, _device_request(device, _socket_address(address)))
     fcntl.ioctl(control, _SIOCSIFNETMASK, _device_request(device, _socket_address(netmask)))
 
 
 def hardware_address(control: socket.socket, device: str) -> bytes:
-    """The six bytes of a device's Ethernet address, in the namespace of the socket `control`."""
+    """Return the six bytes of a device's Ethernet address, in the namespace of `control`."""
     answer = fcntl.ioctl(control, _SIOCGIFHWADDR, _device_request(device, b""))
     return answer[18:24]
 
@@ -61,9 +63,7 @@ def hardware_address(control: socket.socket, device: str) -> bytes:
 def add_permanent_neighbour(
     control: socket.socket, device: str, address: str, hardware: bytes
 ) -> None:
-    """Tell a device once and for all which Ethernet address an IPv4 neighbour has, so that it never
-    asks by ARP.
-    """
+    """Set the Ethernet address of an IPv4 neighbor permanently, so the device sends no ARP."""
     ethernet = struct.pack("H6s8x", _ARPHRD_ETHER, hardware)
     request = struct.pack(
         "16s16si16s16s",
@@ -79,15 +79,14 @@ def add_permanent_neighbour(
 def add_ipv6_address(
     netlink: socket.socket, control: socket.socket, device: str, address: str, length: int
 ) -> None:
-    """Give a network device an IPv6 address that is taken for unique, in the namespace of both
-    sockets.
+    """Add an IPv6 address to a device, without a duplicate check, in the sockets' namespace.
 
     Args:
-        netlink: a raw rtnetlink socket.
-        control: any other socket, for ioctl(2).
-        device: its name.
-        address: without prefix.
-        length: of the prefix, in bits.
+        netlink: raw rtnetlink socket
+        control: any other socket of the namespace, for ioctl(2)
+        device: name of the device
+        address: address without prefix length
+        length: length of the prefix in bits
     """
     packed = socket.inet_pton(socket.AF_INET6, address)
     body = _ADDRESS_MESSAGE.pack(
@@ -103,14 +102,13 @@ def add_permanent_ipv6_neighbours(
     device: str,
     neighbours: Sequence[tuple[str, bytes]],
 ) -> None:
-    """Tell a device once and for all which Ethernet addresses IPv6 neighbours have, so that it
-    never discovers them.
+    """Set the Ethernet addresses of IPv6 neighbors permanently, so that none is discovered.
 
     Args:
-        netlink: a raw rtnetlink socket.
-        control: any other socket of the same namespace, for ioctl(2).
-        device: its name.
-        neighbours: IPv6 address and Ethernet address of each.
+        netlink: raw rtnetlink socket
+        control: any other socket of the same namespace, for ioctl(2)
+        device: name of the device
+        neighbours: IPv6 address and Ethernet address of each neighbor
     """
     head = _NEIGHBOUR_MESSAGE.pack(
         socket.AF_INET6, _device_index(control, device), _NUD_PERMANENT, 0, 0
@@ -134,12 +132,13 @@ def _pack_attribute(kind: int, value: bytes) -> bytes:
     return (
         _ATTRIBUTE_HEADER.pack(_ATTRIBUTE_HEADER.size + len(value), kind)
         + value
+        # Netlink attributes are aligned to four bytes.
         + bytes(-len(value) % 4)
     )
 
 
 def _send_requests(netlink: socket.socket, kind: int, bodies: Sequence[bytes], target: str) -> None:
-    """Send messages together; the last is acknowledged, and each that fails is answered."""
+    """Send messages together; the kernel acknowledges the last one and reports each failure."""
     flags = _NLM_F_REQUEST | _NLM_F_CREATE | _NLM_F_REPLACE
     messages = [
         _NLMSG_HEADER.pack(

@@ -1,4 +1,4 @@
-"""What a local run needs of this machine, tried for real before anything starts."""
+"""Prerequisites of a local run, tested by their use before anything starts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from laggard.core.errors import PrerequisiteError
 from laggard.layers_services.local import sandbox
 
 TUN = Path("/dev/net/tun")
+# Constants of linux/if_tun.h; the flags are IFF_TUN | IFF_NO_PI.
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_WITHOUT_HEADER = 0x1001
 
 
 def check_prerequisites(need_tun: bool) -> None:
-    """Enter a sandbox and, if links will be emulated in user space, make a TUN device in it.
+    """Enter a sandbox and, if links are emulated in user space, create a TUN device in it.
 
     Args:
-        need_tun: whether TUN devices will be needed.
+        need_tun: True if TUN devices will be needed
 
     Raises:
-        PrerequisiteError: what is missing, and the command that grants it.
-        DeploymentError: the calling process has several threads.
+        PrerequisiteError: something is missing; the error carries the command that grants it
+        DeploymentError: the calling process has several threads
     """
     if not sys.platform.startswith("linux"):
         raise PrerequisiteError(
-            f"the local testbed is made of Linux namespaces, and this is {sys.platform}",
+            f"the local testbed requires Linux namespaces, and this system is {sys.platform}",
             "use Linux",
         )
     if need_tun and not TUN.exists():
@@ -44,7 +45,7 @@ def check_prerequisites(need_tun: bool) -> None:
 
 
 def no_tun(number: int, device: Path) -> PrerequisiteError:
-    """The error for a TUN device that cannot be used, by the kernel's error number."""
+    """Return the error for an unusable TUN device, by the kernel's error number."""
     missing = f"the userspace link emulator needs {device}: {os.strerror(number)}"
     grants = {
         errno.ENOENT: f"sudo modprobe tun (in a container: `--device {device}`)",
@@ -59,7 +60,7 @@ def no_tun(number: int, device: Path) -> PrerequisiteError:
 
 
 def _make_tun(device: Path) -> int:
-    """0, or the kernel's error number."""
+    """Create a TUN device and return 0, or the kernel's error number."""
     try:
         with device.open("r+b", buffering=0) as file:
             fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH22x", b"probe", _IFF_TUN_WITHOUT_HEADER))

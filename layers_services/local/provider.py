@@ -1,8 +1,7 @@
-"""The local testbed as EnOSlib sees it: roles and networks of hosts that are namespaces, reached by
-Ansible.
+"""EnOSlib's roles and networks of the local hosts, which Ansible reaches in their namespaces.
 
-EnOSlib's own `sync_info` asks every host for its network devices, at a second or more per host;
-here they are known.
+EnOSlib's own `sync_info` queries the network devices of every host, which takes a second or more
+per host. Here they are already known.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ _FORKS = 16
 
 
 def use_namespace_connection() -> None:
-    """Let Ansible find the way into the hosts' namespaces; call it before anything imports Ansible
-    or EnOSlib.
+    """Configure Ansible to enter the hosts' namespaces.
+
+    Call it before any import of Ansible or EnOSlib, since Ansible reads its settings at import.
 
     Raises:
-        DeploymentError: Ansible has read its settings already.
+        DeploymentError: Ansible has already read its settings
     """
     settings = {
         "ANSIBLE_CONNECTION_PLUGINS": str(_PLUGINS),
@@ -46,24 +46,24 @@ def use_namespace_connection() -> None:
         return
     if "ansible.constants" in sys.modules:
         raise DeploymentError(
-            "Ansible was imported before `use_namespace_connection()`, so it would not find the"
+            "Ansible was imported before `use_namespace_connection()`, so it cannot connect to the"
             " hosts"
         )
     os.environ.update(settings)
 
 
 def enoslib_roles(hosts: Sequence[Host]) -> tuple[Roles, Networks]:
-    """EnOSlib's roles and networks for these hosts, keyed as E2Clab keys them.
+    """Return EnOSlib's roles and networks for these hosts, with E2Clab's names.
 
-    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first,
-    then every host's service key. All roles of a host share one `enoslib.Host`, whose alias is the
-    host's name and whose network devices are filled in.
+    Roles have E2Clab's order: first layers, services, `layer_id_service_id` and extra roles, then
+    every host's service key. All roles of a host share one `enoslib.Host`. Its alias is the host's
+    name, and its network devices are filled in.
 
     Args:
-        hosts: with addresses.
+        hosts: hosts with addresses
 
     Raises:
-        DeploymentError: Ansible was imported before `use_namespace_connection`.
+        DeploymentError: Ansible was imported before `use_namespace_connection`
     """
     use_namespace_connection()
     import enoslib
@@ -89,9 +89,7 @@ def enoslib_roles(hosts: Sequence[Host]) -> tuple[Roles, Networks]:
 
 @contextmanager
 def ansible_workspace() -> Iterator[Path]:
-    """A writable current folder for the time that EnOSlib runs, which writes its playbooks
-    there.
-    """
+    """Change to a writable folder while EnOSlib runs, because it writes its playbooks there."""
     workspace = _FOLDER / "work"
     workspace.mkdir(parents=True, exist_ok=True)
     before = Path.cwd()

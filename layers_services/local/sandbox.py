@@ -1,16 +1,16 @@
-"""Runs a function inside namespaces of its own that the kernel removes as a whole.
+"""Execution of a function inside namespaces that the kernel removes as a whole.
 
     caller ── launcher ── init (pid 1 of a new PID namespace) ── the function
 
-The caller must keep its own namespaces, and `unshare(CLONE_NEWPID)` cannot be undone by an ordinary
-user, hence the launcher between. Whatever is killed, the rest follows: the launcher dies with the
-caller and init with the launcher (PR_SET_PDEATHSIG; init also watches both through descriptors),
-the function's end is init's end, and when init ends the kernel kills everything in its PID
-namespace; the last process out closes the mount and network namespaces.
+The launcher exists because the caller must keep its own namespaces and an ordinary user cannot
+undo `unshare(CLONE_NEWPID)`. If any of these processes is killed, the others end too. The launcher
+dies with the caller, and init with the launcher (PR_SET_PDEATHSIG; init also watches both through
+descriptors). Init ends with the function. When init ends, the kernel kills everything in its PID
+namespace, and the last process closes the mount and network namespaces.
 
-A Ctrl-C reaches the function directly, since all of them stay in the terminal's process group; the
-caller waits for it to clean up. SIGTERM, SIGHUP and SIGINT sent to the caller alone are passed on
-over the pipe.
+A Ctrl-C reaches the function directly, because all processes stay in the terminal's process group.
+The caller waits for its cleanup. SIGTERM, SIGHUP and SIGINT that are sent to the caller only are
+forwarded over the pipe.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from laggard.layers_services.local.forked import end_with, fork_process
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_GRACE_S = 0.05
 _HOME = Path("/run/home")
-# Private inside.
+# These folders are mounted anew in the sandbox.
 _PRIVATE_PATHS = ("/proc", "/sys", "/run", "/dev/shm")  # noqa: S108
 _OWN_FOLDERS = tuple(Path(os.path.realpath(name)) for name in _PRIVATE_PATHS)
 Result = TypeVar("Result")
@@ -55,8 +55,8 @@ class _SetUpError(Exception):
 class _Pipes:
     """Ends of the two pipes between caller and init.
 
-    `life` carries signal numbers inwards and, by its end, the caller's death; `news` carries
-    outwards why the set-up failed, and by its end that it did not.
+    `life` carries signal numbers inward, and its end means that the caller died. `news` carries
+    the reason of a failed setup outward, and its end without a message means success.
     """
 
     life_read: int
@@ -70,9 +70,7 @@ class _Pipes:
 
 
 def is_hidden(path: Path) -> bool:
-    """Whether a sandbox has something of its own in the place of this folder, so that what is put
-    there is lost.
-    """
+    """Return whether the sandbox replaces this folder by its own; files put there are lost."""
     resolved = path.resolve()
     return any(resolved.is_relative_to(own) for own in _OWN_FOLDERS)
 
@@ -80,27 +78,27 @@ def is_hidden(path: Path) -> bool:
 def run_in_sandbox(function: Callable[[], int]) -> int:
     """Run `function` in a sandbox and return its exit status.
 
-    It runs in a fork of this process: it sees all its objects and open descriptors, as root of new
-    user (unless this process is privileged), PID, mount, network, UTS and IPC namespaces, with
-    `/proc`, `/sys`, `/dev/shm` and an empty writable `/run` (with `/run/netns`) of their own, `lo`
-    up, and a writable HOME and temporary folder. A fresh `/sys` hides `/sys/fs/cgroup`: descriptors
-    opened before stay usable.
+    The function runs in a fork of this process and sees all its objects and open descriptors.
+    Unless this process is privileged, the function is root of a new user namespace. It has its own
+    PID, mount, network, UTS and IPC namespaces, with their own `/proc`, `/sys`, `/dev/shm` and an
+    empty writable `/run` (with `/run/netns`). `lo` is up, and HOME and the temporary folder are
+    writable. The new `/sys` hides `/sys/fs/cgroup`; descriptors opened before stay usable.
 
     Args:
-        function: returns an exit status, 0 to 255. An exception that leaves it is printed and
-            becomes status 1.
+        function: function that returns an exit status, 0 to 255; an exception that leaves it is
+            printed and gives status 1
 
     Returns:
         The function's status, or 128 + the signal that killed it or the sandbox.
 
     Raises:
-        DeploymentError: this process has several threads, of which a fork would take only one
-            along, or cannot fork.
-        PrerequisiteError: the kernel refuses a step of the set-up; carries the command that grants
-            it.
+        DeploymentError: this process has several threads, or cannot fork
+        PrerequisiteError: the kernel refuses a step of the setup; the error carries the command
+            that permits it
     """
     pipes = _Pipes.make()
     waited = {*_FORWARDED, signal.SIGCHLD}
+    # Blocked signals wait for `sigwaitinfo`, so none is lost between the fork and the first wait.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         caller = os.getpid()
@@ -117,15 +115,15 @@ def run_in_sandbox(function: Callable[[], int]) -> int:
 
 
 def _forward_signals(launcher: int, pipes: _Pipes, waited: Iterable[signal.Signals]) -> int:
-    """Pass signals on until the launcher ends; its status is the function's."""
+    """Forward signals until the launcher ends and return its status, which is the function's."""
     while True:
         pid, status = os.waitpid(launcher, os.WNOHANG)
         if pid == launcher:
             _raise_reported_failure(pipes.news_read)
             return _shell_status(status)
         signalled = signal.sigwaitinfo(waited)
-        # A positive code is the kernel's: a terminal, which signals the whole process group, the
-        # function included.
+        # A positive code means that the kernel sent the signal for a terminal. It then reached the
+        # whole process group, including the function.
         if signalled.si_signo != signal.SIGCHLD and signalled.si_code <= 0:
             _send_signal_number(pipes.life_write, signalled.si_signo)
 
@@ -134,7 +132,7 @@ def _send_signal_number(descriptor: int, number: int) -> None:
     try:
         os.write(descriptor, bytes([number]))
     except BrokenPipeError:
-        _log.debug("signal %d came after the sandbox ended", number)
+        _log.debug("signal %d arrived after the end of the sandbox", number)
 
 
 def _raise_reported_failure(descriptor: int) -> None:
@@ -152,7 +150,7 @@ def _shell_status(status: int) -> int:
 
 
 def _run_launcher(function: Callable[[], int], pipes: _Pipes, caller: int, mask: set[int]) -> int:
-    """The launcher: enters the user and PID namespaces, forks init, and ends as init ends."""
+    """Enter the user and PID namespaces, fork init, and return its status."""
     os.close(pipes.life_write)
     os.close(pipes.news_read)
     try:
@@ -164,8 +162,7 @@ def _run_launcher(function: Callable[[], int], pipes: _Pipes, caller: int, mask:
         return _report_failure(pipes.news_write, error)
     if init == 0:
         end_with(lambda: _run_init(function, pipes, launcher, mask))
-    # Forked code may close descriptors it does not know; these would otherwise keep the caller
-    # waiting for news.
+    # While these ends are open, the caller would keep waiting for the end of `news`.
     os.close(pipes.news_write)
     os.close(pipes.life_read)
     _, status = os.waitpid(init, 0)
@@ -198,17 +195,20 @@ def _enter_user_and_pid_namespaces() -> None:
 
 
 def _map_ids(uid: int, gid: int) -> None:
+    # The kernel requires this before an unprivileged process may write gid_map, see
+    # user_namespaces(7).
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1", encoding="ascii")
 
 
 def _run_init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: set[int]) -> int:
-    """Process 1: sets the namespaces up, forks the function, reaps orphans, and ends with the
-    function or its parents.
+    """Set the namespaces up, fork the function, reap orphans, and end with the function.
+
+    This is process 1 of the sandbox. It also ends when one of its parents dies.
     """
     linux.die_with_parent()
-    # From here on the launcher's death kills init; before, this descriptor tells.
+    # From here on the launcher's death kills init. An earlier death is seen on this descriptor.
     if select.select([launcher], [], [], 0)[0]:
         return 128 + signal.SIGKILL
     try:
@@ -268,7 +268,7 @@ def _reap_until_command_ends(
 
 
 def _collect_ended(command: int) -> int | None:
-    """Reap whatever has ended; the command's status when it is among them."""
+    """Reap all ended processes and return the command's status if it is among them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -278,8 +278,9 @@ def _collect_ended(command: int) -> int | None:
 
 
 def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
-    """Signal the command, unless the whole process group was signalled, and with it the command
-    already.
+    """Signal the command, unless the signal has reached the whole process group already.
+
+    Init is in the same process group. If it received the signal itself, so did the command.
     """
     time.sleep(_SIGNAL_GRACE_S)
     if time.monotonic() - received.get(number, -1.0) > 10 * _SIGNAL_GRACE_S:
@@ -287,19 +288,20 @@ def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
 
 
 def _prepare_mounts() -> None:
-    """New mount, UTS, IPC and network namespaces, with what programs expect to find in them."""
+    """Create mount, UTS, IPC and network namespaces with the mounts that programs expect."""
     kinds = linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWNET
     safe = linux.MS_NOSUID | linux.MS_NODEV
     silent = safe | linux.MS_NOEXEC
     _run_step("new mount, UTS, IPC and network namespaces", lambda: linux.unshare(kinds))
     _run_step(
         "private mounts",
+        # Private: later mounts must not propagate to the machine.
         lambda: linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE),
     )
     _run_step("mount /proc", lambda: linux.mount("proc", "/proc", "proc", silent))
     _run_step("mount /run", lambda: linux.mount("tmpfs", "/run", "tmpfs", safe, "mode=0755"))
     _mount_sys(silent)
-    # The standard place, made private here.
+    # The standard folder of POSIX shared memory, which gets its own mount below.
     shared_memory = os.path.realpath("/dev/shm")  # noqa: S108
     Path("/run/netns").mkdir()
     if Path(shared_memory).is_dir():
@@ -316,9 +318,9 @@ def _mount_sys(flags: int) -> None:
     try:
         linux.mount("sysfs", "/sys", "sysfs", flags)
     except OSError as error:
-        # Inside a container /sys is often read-only and has to stay so. Nothing here needs it: it
-        # only shows devices.
-        _log.warning("/sys still shows the machine's own devices: %s", error)
+        # Inside a container /sys is often read-only and cannot be mounted again. This is harmless,
+        # since nothing here depends on its content.
+        _log.warning("/sys in the sandbox shows the devices of the machine: %s", error)
 
 
 def _provide_writable_folders() -> None:
@@ -326,7 +328,7 @@ def _provide_writable_folders() -> None:
     if not os.access(home, os.W_OK):
         _HOME.mkdir(mode=0o700)
         os.environ["HOME"] = str(_HOME)
-    if not os.access(os.environ.get("TMPDIR", "/tmp"), os.W_OK):  # noqa: S108 - only asked about
+    if not os.access(os.environ.get("TMPDIR", "/tmp"), os.W_OK):  # noqa: S108 - only tested
         scratch = _HOME.with_name("tmp")
         scratch.mkdir(mode=0o700)
         os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)

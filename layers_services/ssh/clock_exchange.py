@@ -1,12 +1,12 @@
-"""Asks a reference node what time it is, over UDP, and answers such questions: the exchanges that
-`laggard.core.clocks.clock_fit` fits.
+"""Queries of a reference node's clock over UDP, and the responder that answers them.
 
-A burst is a few datagrams, each sent when the one before was answered, or should have been: the
-first wakes the machines up and the others find them awake. What matters is the fastest exchange in
-either direction, so a lost, late or reordered one costs nothing. Stamps are taken in user space
-next to the system calls, since the kernel's own are of another clock; what passes between counts as
-delay, which makes the bound wider and never wrong. Question and answer have the same size: on a
-slow link they take equally long, and nobody can use the responder to multiply traffic.
+`laggard.core.clocks.clock_fit` uses these exchanges to fit clocks. A burst is a few datagrams.
+Each is sent when the previous one was answered, or should have been. The first datagram wakes the
+machines up for the others. Only the fastest exchange in either direction matters, so lost, late or
+reordered datagrams do no harm. Times are taken in user space next to the system calls, because the
+kernel's own timestamps belong to another clock. The time in between counts as delay, which widens
+the bound and never makes it wrong. Question and answer have the same size. Therefore both take
+equally long on a slow link, and the responder cannot be used to amplify traffic.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from laggard.core.clocks.timestamps import ClockExchange
 from laggard.core.errors import DeploymentError
 
 CLOCK_PORT = 28319
-"""UDP port of the responder; below the ports that Linux gives to clients."""
+"""UDP port of the responder; below the ports that Linux assigns to clients."""
 
 BURST = 8
-"""Datagrams of a burst."""
+"""Number of datagrams in a burst."""
 
 PATIENCE_S = 10.0
-"""How long an answer is waited for while other bursts go on; a full queue of a slow link takes
-seconds."""
+"""Seconds after which an unanswered question is forgotten. The full queue of a slow link can delay
+an answer by seconds."""
 
 _DATAGRAM = struct.Struct("!4sQIqq")  # kind, nonce, number, received_ns, answered_ns
 _QUESTION, _ANSWER = b"LgQ1", b"LgA1"
+# Limit per call, so that a flood of datagrams cannot block the caller's event loop.
 _AT_ONCE = 64
 
 Clock = Callable[[], int]
@@ -42,22 +43,23 @@ _log = logging.getLogger(__name__)
 
 
 class Responder:
-    """Tells everybody who asks its clock's time; use it as a context manager, in an event loop of
-    yours or by `serve_clock`.
+    """Responder that answers each question with its clock's time; use it as a context manager.
+
+    It runs in an event loop of the caller or in `serve_clock`.
 
     Attributes:
-        answered: questions answered so far.
-        foreign: other datagrams that came, and were ignored.
-        unsent: answers that the kernel would not send.
+        answered: number of answered questions
+        foreign: number of other datagrams, which were ignored
+        unsent: number of answers that the kernel did not send
     """
 
     def __init__(
         self, address: str, port: int = CLOCK_PORT, *, clock: Clock = time.monotonic_ns
     ) -> None:
-        """Bind to an IPv4 address of this machine; port 0 is any free one.
+        """Bind to an IPv4 address of this machine; port 0 selects a free port.
 
         Raises:
-            DeploymentError: the address is not this machine's, or the port is taken.
+            DeploymentError: the address does not belong to this machine, or the port is in use
         """
         self.answered = self.foreign = self.unsent = 0
         self._clock = clock
@@ -66,15 +68,15 @@ class Responder:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the UDP port of the responder."""
         return int(self._socket.getsockname()[1])
 
     def fileno(self) -> int:
-        """The descriptor that is readable when `answer` has something to do."""
+        """Return the descriptor that is readable when `answer` has something to do."""
         return self._socket.fileno()
 
     def answer(self) -> None:
-        """Answer what waits, without blocking."""
+        """Answer pending questions without blocking."""
         for _ in range(_AT_ONCE):
             try:
                 size, asker = self._socket.recvfrom_into(self._buffer)
@@ -91,9 +93,9 @@ class Responder:
                 )
                 self.answered += 1
             except OSError as error:
-                # As good as lost on the way, which the asker has to bear anyhow.
+                # Equivalent to a lost datagram, which the other side must tolerate anyway.
                 self.unsent += 1
-                _log.debug("answer to %s not sent: %s", asker, error)
+                _log.debug("clock answer to %s was not sent: %s", asker, error)
 
     def serve(self, stop: int) -> None:
         """Answer until the descriptor `stop` becomes readable or its other end is closed."""
@@ -121,31 +123,31 @@ class Responder:
 def serve_clock(
     address: str, port: int = CLOCK_PORT, *, stop: int, clock: Clock = time.monotonic_ns
 ) -> None:
-    """Answer questions on an address of this machine until the descriptor `stop` becomes readable
-    or is closed at its other end.
+    """Answer questions until the descriptor `stop` becomes readable or its other end is closed.
 
     Raises:
-        DeploymentError: the address is not this machine's, or the port is taken.
+        DeploymentError: the address does not belong to this machine, or the port is in use
     """
     with Responder(address, port, clock=clock) as responder:
         responder.serve(stop)
 
 
 class Exchanger:
-    """Asks the reference in bursts, driven by an event loop: wait for `fileno` at most `due_s`,
-    then call `step`.
+    """Sender of clock questions in bursts, driven by an event loop.
 
-    A loop that calls late loses no exchange, and each call sends one datagram at most; the bound
-    gets wider, not wrong. An exchanger that goes on for ever ends a burst as soon as an answer came
-    about as fast as the fastest ever, since both of its ways were then fast: on idle networks two
-    or three datagrams do.
+    The loop waits for `fileno` for at most `due_s` seconds and then calls `step`. A late call
+    loses no exchange, and each call sends at most one datagram; the bound gets wider, not wrong.
+    An endless exchanger ends a burst as soon as one answer was about as fast as the fastest so
+    far, because both of its directions were then fast. On idle networks two or three datagrams
+    suffice.
 
     Attributes:
-        probes_sent: questions sent so far.
-        answered: exchanges so far.
-        foreign: datagrams that were no answer to a question of ours, and were ignored.
-        failure: the last thing that the kernel said against sending or receiving, such as that
-            nobody listens; None if nothing.
+        probes_sent: number of questions sent
+        answered: number of completed exchanges
+        foreign: number of datagrams that did not answer a question of this exchanger and were
+            ignored
+        failure: last error of the kernel while sending or receiving, such as a closed port; None
+            if there was none
     """
 
     def __init__(
@@ -153,24 +155,24 @@ class Exchanger:
         reference: str,
         port: int = CLOCK_PORT,
         *,
-        # Connected at once, so that only the reference is heard.
+        # The socket is connected at once, so it receives from the reference only.
         address: str = "0.0.0.0",  # noqa: S104
         bursts: int | None = None,
         spacing_s: float = 1.0,
         clock: Clock = time.monotonic_ns,
     ) -> None:
-        """Prepare to ask; the first datagram goes with the first `step`.
+        """Prepare to query; the first `step` sends the first datagram.
 
         Args:
-            reference: the responder's IPv4 address.
-            port: the responder's.
-            address: of this machine, to ask from.
-            bursts: how many; None goes on for ever.
-            spacing_s: from the start of a burst to that of the next.
-            clock: reads this machine's clock, in ns.
+            reference: IPv4 address of the responder
+            port: UDP port of the responder
+            address: address of this machine to send from
+            bursts: number of bursts; None continues without end
+            spacing_s: seconds from the start of a burst to the start of the next
+            clock: function that reads this machine's clock, in ns
 
         Raises:
-            DeploymentError: the address is not this machine's, or there is no route.
+            DeploymentError: the address does not belong to this machine, or there is no route
         """
         self.probes_sent = self.answered = self.foreign = 0
         self.failure: OSError | None = None
@@ -178,6 +180,7 @@ class Exchanger:
         self._bursts_left = bursts
         self._spacing_s = spacing_s
         self._gap_s = spacing_s / BURST
+        # The nonce distinguishes answers to this exchanger from those to an earlier one.
         self._nonce = secrets.randbits(64)
         self._fastest_ns: int | None = None
         self._waiting: dict[int, tuple[int, float]] = {}
@@ -190,25 +193,29 @@ class Exchanger:
         except OSError as error:
             self._socket.close()
             raise DeploymentError(
-                f"no way to the clock of {reference} from {address}: {error}; check the routes"
+                f"the clock of {reference} cannot be reached from {address}: {error}; check the"
+                " routes"
             ) from error
 
     def fileno(self) -> int:
-        """The descriptor that is readable when an answer came."""
+        """Return the descriptor that is readable when an answer has arrived."""
         return self._socket.fileno()
 
     @property
     def due_s(self) -> float | None:
-        """Seconds until `step` is to be called even if no answer comes; None when all is sent."""
+        """Return the seconds after which `step` must be called without an answer.
+
+        None means that all questions have been sent.
+        """
         return None if self._is_through() else max(0.0, self._next_s - time.monotonic())
 
     @property
     def waiting(self) -> int:
-        """Questions that may still be answered."""
+        """Return the number of questions that may still be answered."""
         return len(self._waiting)
 
     def step(self) -> tuple[ClockExchange, ...]:
-        """Take the answers that came and ask what is due, without blocking."""
+        """Receive pending answers and send a due question, without blocking."""
         exchanges = self._receive()
         now_s = time.monotonic()
         if exchanges and self._burst_left:
@@ -219,7 +226,7 @@ class Exchanger:
         return exchanges
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop querying."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -232,13 +239,12 @@ class Exchanger:
         return not self._burst_left and self._bursts_left == 0
 
     def _spare(self, exchanges: Sequence[ClockExchange]) -> None:
-        """End an endless exchanger's burst when the others could hardly be faster than what
-        came.
-        """
+        """End a burst of an endless exchanger if further answers could hardly be faster."""
         fastest_ns = min(_net_ns(each) for each in exchanges)
         if (
             self._fastest_ns is not None
             and self._bursts_left is None
+            # Within an eighth of the fastest exchange so far.
             and fastest_ns * 8 <= self._fastest_ns * 9
         ):
             self._burst_left, self._next_s = 0, self._burst_s + self._spacing_s
@@ -305,8 +311,9 @@ class Exchanger:
         )
 
     def _note(self, error: OSError) -> None:
-        """Remember an error that is as good as a loss: nobody listens yet, no buffer, a route that
-        comes and goes.
+        """Record an error that is equivalent to a lost datagram.
+
+        Examples are a port without listener, a full buffer and a missing route.
         """
         self.failure = error
         _log.debug("clock exchange %d: %s", self.probes_sent, error)
@@ -316,26 +323,25 @@ def exchange_clocks(
     reference: str,
     port: int = CLOCK_PORT,
     *,
-    address: str = "0.0.0.0",  # noqa: S104 - connected at once, so that only the reference is heard
+    address: str = "0.0.0.0",  # noqa: S104 - connected at once to the reference
     bursts: int = 5,
     spacing_s: float = 0.1,
     patience_s: float = 1.0,
     clock: Clock = time.monotonic_ns,
 ) -> tuple[ClockExchange, ...]:
-    """Ask the reference and wait for the answers: 40 exchanges in half a second, unless told
-    otherwise.
+    """Query the reference and wait for the answers; by default 40 exchanges in half a second.
 
     Args:
-        reference: the responder's IPv4 address.
-        port: the responder's.
-        address: of this machine, to ask from.
-        bursts: how many, of `BURST` datagrams each.
-        spacing_s: from the start of a burst to that of the next.
-        patience_s: how long to wait for answers after the last question.
-        clock: reads this machine's clock, in ns.
+        reference: IPv4 address of the responder
+        port: UDP port of the responder
+        address: address of this machine to send from
+        bursts: number of bursts of `BURST` datagrams each
+        spacing_s: seconds from the start of a burst to the start of the next
+        patience_s: seconds to wait for answers after the last question
+        clock: function that reads this machine's clock, in ns
 
     Raises:
-        DeploymentError: no question was answered.
+        DeploymentError: no question was answered
     """
     with Exchanger(
         reference, port, address=address, bursts=bursts, spacing_s=spacing_s, clock=clock
@@ -345,14 +351,14 @@ def exchange_clocks(
             reason = f" ({exchanger.failure})" if exchanger.failure else ""
             raise DeploymentError(
                 f"the clock of {reference} answered none of {exchanger.probes_sent}"
-                f" questions{reason}: UDP port {port} must pass between the machines, and the"
-                " responder must run there"
+                f" questions{reason}: open UDP port {port} between the machines, and check that"
+                " the responder is running"
             )
     return tuple(found)
 
 
 def _net_ns(exchange_: ClockExchange) -> int:
-    """Time on the way, there and back."""
+    """Return the round-trip time in ns without the responder's processing time."""
     return (
         exchange_.returned_ns - exchange_.sent_ns - (exchange_.answered_ns - exchange_.received_ns)
     )

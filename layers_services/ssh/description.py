@@ -1,4 +1,4 @@
-"""Description of the machines of an inventory that a run would use; none of them is contacted."""
+"""Description of the inventory machines that a run would use; no machine is contacted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SSH_PORT = 22
 
 
 class InventoryMachine(Record):
-    """Machine of an inventory that stands for a host, and how it is reached."""
+    """Inventory machine that takes the place of a host, and its SSH login and gateway."""
 
     host: str
     reached: str
@@ -26,7 +26,7 @@ class InventoryDescription(MachineDescription):
     machines: tuple[InventoryMachine, ...]
 
     def format_lines(self) -> Iterator[str]:
-        """Yield one line per machine, below a title."""
+        """Yield a title and one line per machine."""
         yield "machines"
         yield from align_columns([_format_row(machine) for machine in self.machines])
 

@@ -18,37 +18,36 @@ EnoslibValue = str | int | list[str] | dict[str, str]
 EnoslibDescription = dict[str, dict[str, list[dict[str, EnoslibValue]]]]
 
 _NOTICE_DEATH = ("ServerAliveInterval=10", "ServerAliveCountMax=3")
-"""Ansible keeps connections open; without these a task would wait for a quarter of an hour on one
-to a machine that is gone."""
+"""Keep-alive settings of ssh. Ansible keeps connections open; without these settings a task would
+wait a quarter of an hour for a machine that has disappeared."""
 
 _MOST_FORKS = 64
 
 
 def covering_network(addresses: Sequence[str]) -> ipaddress.IPv4Network:
-    """The smallest network that has all these IPv4 addresses."""
+    """Return the smallest network that contains all these IPv4 addresses."""
     numbers = [int(ipaddress.IPv4Address(address)) for address in addresses]
     differing = min(numbers) ^ max(numbers)
     return ipaddress.IPv4Network((min(numbers), 32 - differing.bit_length()), strict=False)
 
 
 def static_roles(machines: Sequence[Machine]) -> EnoslibDescription:
-    """What `enoslib.StaticConf.from_dictionary` reads: every machine with E2Clab's roles, and the
-    network that has them all.
+    """Return the input of `enoslib.StaticConf.from_dictionary`.
 
-    EnOSlib would give ssh its own options (no host keys are checked, a gateway gets no key);
-    `ansible_ssh_common_args` replaces them by those of `Access`, so that Ansible connects as
-    everything else does.
+    It has every machine with E2Clab's roles, and the network that contains all machines. EnOSlib
+    would add its own ssh options, which check no host keys and give a gateway no key.
+    `ansible_ssh_common_args` replaces them by those of `Access`, so that Ansible connects like
+    everything else.
 
     Args:
-        machines: of the hosts, with addresses.
+        machines: machines of the hosts, with addresses
     """
     network = covering_network([machine.host.address for machine in machines])
     described: dict[str, EnoslibValue] = {
         "roles": [NETWORK_ROLE],
         "cidr": str(network),
-        "gateway": str(
-            network[0]
-        ),  # asked for by EnOSlib's schema; nothing here reads it, nor the next
+        # EnOSlib's schema requires a gateway and a DNS server, which are not used here.
+        "gateway": str(network[0]),
         "dns": str(network[0]),
     }
     return {
@@ -73,7 +72,7 @@ def _static_machine(machine: Machine) -> dict[str, EnoslibValue]:
 
 
 def _ansible_ssh_arguments(access: Access) -> tuple[str, ...]:
-    """As `-o` settings only: ssh, sftp and scp, which all get them, agree on no other spelling."""
+    """Return the arguments as `-o` settings, the only spelling that ssh, sftp and scp share."""
     jump = (f"ProxyJump={access.gateway}",) if access.gateway else ()
     settings = ("BatchMode=yes", *_NOTICE_DEATH, *jump, *access.options)
     return tuple(word for setting in settings for word in ("-o", setting))
@@ -82,17 +81,16 @@ def _ansible_ssh_arguments(access: Access) -> tuple[str, ...]:
 def enoslib_roles_of(
     machines: Sequence[Machine], devices: Mapping[str, str] | None = None
 ) -> tuple[Roles, Networks]:
-    """EnOSlib's roles and networks of machines that are reached by SSH, keyed as E2Clab keys them.
+    """Return EnOSlib's roles and networks of machines reached by SSH, with E2Clab's names.
 
-    Roles come in E2Clab's order: layers, services, `layer_id_service_id` and extra roles first,
-    then every host's service key. All roles of a host share one `enoslib.Host`, whose alias is the
+    Roles have E2Clab's order: first layers, services, `layer_id_service_id` and extra roles, then
+    every host's service key. All roles of a host share one `enoslib.Host`, whose alias is the
     host's name.
 
     Args:
-        machines: of the hosts, with addresses.
-        devices: the network device that has each host's address, as `NodeFacts.device` says. With
-            them `sync_info` is not needed; without, no constraint can be compiled for the hosts
-            yet.
+        machines: machines of the hosts, with addresses
+        devices: network device of each host's address, as `NodeFacts.device` reports it; it makes
+            `sync_info` unnecessary; without it no constraint can be compiled for the hosts yet
     """
     _set_up_ansible(len(machines))
     import enoslib
@@ -119,8 +117,8 @@ def enoslib_roles_of(
 
 
 def _set_up_ansible(machines: int) -> None:
-    # Ansible reads these when it is imported; where that is past, only warnings remain: host names
-    # have dots.
+    # Ansible reads these settings at import. If it was imported before, the only effect is that it
+    # warns about the dots in host names.
     os.environ.setdefault("ANSIBLE_TRANSFORM_INVALID_GROUP_CHARS", "ignore")
     os.environ.setdefault("ANSIBLE_DEPRECATION_WARNINGS", "False")
     import enoslib

@@ -1,6 +1,4 @@
-"""Brings files home from a machine by SFTP, taking up again what a broken connection left half
-done.
-"""
+"""Download of files from a machine by SFTP, resumed after a broken connection."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """What a file on the machine is."""
+    """Size and digest of a file on the machine."""
 
     size_bytes: int
     sha256: str
@@ -36,19 +34,19 @@ def fetch_files(
     into: Path,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Fetch files until all are here as they are there.
+    """Fetch files until all local copies are complete.
 
     Args:
-        machine: its name in the ssh configuration.
-        ssh_config: what sftp reads.
-        folder: where the files lie on the machine.
-        files: by path below `folder`.
-        into: local folder that gets the same paths.
-        pause: waits so many seconds between attempts.
+        machine: name of the machine in the ssh configuration
+        ssh_config: configuration file for sftp
+        folder: folder of the files on the machine
+        files: files to fetch, by path below `folder`
+        into: local folder that receives the same paths
+        pause: function that waits so many seconds between attempts
 
     Raises:
-        DeploymentError: after `ATTEMPTS` attempts some are still missing; what has come stays, and
-            so does the rest over there.
+        DeploymentError: some files are still missing after `ATTEMPTS` attempts; files that arrived
+            are kept, and the others remain on the machine
     """
     for attempt in range(ATTEMPTS):
         missing = [name for name, file in files.items() if not _is_here(into / name, file)]
@@ -62,14 +60,16 @@ def fetch_files(
     missing = [name for name, file in files.items() if not _is_here(into / name, file)]
     if missing:
         raise DeploymentError(
-            f"{machine}: {len(missing)} of {len(files)} files did not come home in {ATTEMPTS}"
-            f" attempts ({said}); they still lie in {folder} there: {', '.join(missing[:5])}"
+            f"{machine}: {len(missing)} of {len(files)} files could not be fetched in {ATTEMPTS}"
+            f" attempts ({said}); they remain on the machine in {folder}:"
+            f" {', '.join(missing[:5])}"
         )
 
 
 def _is_here(path: Path, file: RemoteFile) -> bool:
-    """Whether a file is complete; one that is as long and yet another is removed, as resuming would
-    not mend it.
+    """Return whether the local copy of a file is complete.
+
+    A copy of full size with wrong content is removed, because resuming would not repair it.
     """
     if not path.exists() or path.stat().st_size < file.size_bytes:
         return False
@@ -81,11 +81,12 @@ def _is_here(path: Path, file: RemoteFile) -> bool:
 
 
 def _run_sftp(machine: str, ssh_config: Path, folder: str, names: list[str], into: Path) -> str:
-    """One session that gets all of them; returns what went wrong."""
+    """Fetch files in one session and return its error message; empty after a success."""
     lines = []
     for name in names:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         source, target = f"{folder}/{name}", str(into / name)
+        # `-` continues with the next file after an error, `-a` resumes a partial copy.
         lines.append(f"-get -a {_quote_remote_path(source)} {_quote_remote_path(target)}")
     words = ["sftp", "-F", str(ssh_config), "-q", "-b", "-", machine]
     try:
@@ -98,12 +99,10 @@ def _run_sftp(machine: str, ssh_config: Path, folder: str, names: list[str], int
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"nothing after {_LIMIT_S:.0f} s"
+        return f"the transfer did not end within {_LIMIT_S:.0f} s"
     return done.stderr.strip() if done.returncode else ""
 
 
 def _quote_remote_path(path: str) -> str:
-    """A path as sftp's own command line takes it: in quotes, within which glob characters stand for
-    themselves.
-    """
+    """Quote a path for an sftp command; glob characters within quotes are literal."""
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

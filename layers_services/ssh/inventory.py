@@ -1,7 +1,7 @@
-"""`--hosts inventory.yaml`: the user's own machines, and which host of the continuum each may be.
+"""Inventory of the user's own machines (`--hosts inventory.yaml`) and their assignment to hosts.
 
-Values end up in arguments of ssh(1) and in Ansible's variables, so whatever a shell or ssh could
-take for something else is refused here, with its place in the file.
+Values are used in arguments of ssh(1) and in Ansible's variables. Therefore everything that a
+shell or ssh could misinterpret is rejected here, with its location in the file.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from laggard.layers_services.machine import Access, Machine
 
 _KNOWN_AFTER_FIRST_CONTACT = "StrictHostKeyChecking=accept-new"
 
+# ssh expands or interprets these characters in the paths of its configuration.
 _SPECIAL_IN_SSH_PATHS = '%$"\\'
 _NAMES_SHOWN = 5
 
@@ -47,7 +48,7 @@ def _require_match(expression: str, rule: str) -> AfterValidator:
 
 
 def _is_ssh_name(value: str) -> str:
-    rule = "a machine is a host name or an address — write it such as node1.example.org"
+    rule = "a machine is a host name or an IP address — write node1.example.org, for example"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", value, re.ASCII) and not _is_ip(value):
         raise ValueError(rule)
     return value
@@ -63,7 +64,7 @@ def _is_ip(value: str) -> bool:
 def _is_experiment_address(value: str) -> str:
     fault = _address_fault(value)
     if fault is not None:
-        raise ValueError(f"{fault} — write the machine's own, such as 10.0.0.1")
+        raise ValueError(f"{fault} — write the machine's own address, such as 10.0.0.1")
     return value
 
 
@@ -71,18 +72,18 @@ def _address_fault(value: str) -> str | None:
     try:
         address = ipaddress.IPv4Address(value)
     except ValueError:
-        return "the address on the experiment's network is an IPv4 address"
+        return "the address on the experiment's network must be an IPv4 address"
     if address.is_loopback:
-        return "a loopback address reaches no other machine"
+        return "a loopback address cannot reach other machines"
     if address.is_multicast or address.is_unspecified or address.is_reserved:
-        return "this address is no machine's own"
+        return "this address is multicast, unspecified or reserved"
     return None
 
 
 def _is_pattern(value: str) -> str:
     fault = find_pattern_error(value)
     if fault is not None:
-        raise ValueError(f"{fault} — write it as in network.yaml")
+        raise ValueError(f"{fault} — write a pattern as in network.yaml")
     return value
 
 
@@ -92,7 +93,7 @@ User = Annotated[
     StrictStr,
     _require_match(
         r"[A-Za-z_][A-Za-z0-9_.-]{0,31}",
-        "a user is letters, digits, _, . and - — write it such as root",
+        "a user name has letters, digits, `_`, `.` and `-` — write root, for example",
     ),
 ]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]
@@ -100,21 +101,23 @@ KeyFile = Annotated[
     StrictStr,
     _require_match(
         r"[A-Za-z0-9_.~/][A-Za-z0-9_./~+@=, -]*",
-        "a key file's path is letters, digits, spaces and ./~_+@=,- — link to it under such a name",
+        "a key file's path has letters, digits, spaces and `./~_+@=,-` — create a link with such a"
+        " path",
     ),
 ]
 Gateway = Annotated[
     StrictStr,
     _require_match(
         r"([A-Za-z_][A-Za-z0-9_.-]{0,31}@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
-        "a gateway is user@host:port, of which user and port may be left out — write it such as"
-        " me@gateway.example.org",
+        "a gateway is user@host:port with optional user and port — write me@gateway.example.org,"
+        " for example",
     ),
 ]
 Site = Annotated[
     StrictStr,
     _require_match(
-        r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "a site is letters, digits, _, . and - — rename it"
+        r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}",
+        "a site has letters, digits, `_`, `.` and `-` — rename it",
     ),
 ]
 Pattern = Annotated[StrictStr, AfterValidator(_is_pattern)]
@@ -125,62 +128,62 @@ class _InventorySection(BaseModel):
 
 
 class ListedMachine(_InventorySection):
-    """One machine of an inventory, as written."""
+    """Machine of an inventory, as written in the file."""
 
     ssh: Annotated[
-        SshName | None, Field(description="name to connect to; the address where not written")
+        SshName | None, Field(description="name to connect to; by default the address")
     ] = None
     address: Annotated[
         ExperimentAddress | None,
         Field(
             description=(
-                "IPv4 address on the experiment's network; what `ssh` resolves to where not written"
+                "IPv4 address on the experiment's network; by default the address of `ssh`"
             )
         ),
     ] = None
-    user: Annotated[User, Field(description="who logs in; shaping links needs root")] = "root"
-    port: Annotated[Port, Field(description="of its SSH server")] = 22
+    user: Annotated[User, Field(description="user to log in as; shaping links needs root")] = "root"
+    port: Annotated[Port, Field(description="port of the SSH server")] = 22
     key: Annotated[
         KeyFile | None, Field(description="private key file, relative to the inventory")
     ] = None
-    gateway: Annotated[Gateway | None, Field(description="user@host:port to jump over")] = None
+    gateway: Annotated[Gateway | None, Field(description="jump host, as user@host:port")] = None
     site: Annotated[
         Site | None, Field(description="machines of one site and user share a home folder")
     ] = None
     hosts: Annotated[
-        Pattern | None, Field(description="hosts that it may be; any where not written")
+        Pattern | None, Field(description="hosts that the machine may become; by default any")
     ] = None
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
         if self.ssh is None and self.address is None:
-            raise ValueError("a machine needs a name or an address — add `ssh:` or `address:`")
+            raise ValueError("this machine has neither name nor address — add `ssh:` or `address:`")
         return self
 
     @property
     def connects_to(self) -> str:
-        """Name or address that ssh is given."""
+        """Return the name or address that ssh connects to."""
         return self.ssh or self.address or ""
 
 
 class ListedMachines(_InventorySection):
-    """An inventory file, as written."""
+    """Inventory, as written in the file."""
 
     machines: Annotated[
-        tuple[ListedMachine, ...], Field(description="the machines, in order of preference")
+        tuple[ListedMachine, ...], Field(description="machines, in order of preference")
     ]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A machine that may become a host.
+    """Machine that may become a host.
 
     Attributes:
-        address: IPv4 address on the experiment's network.
-        access: how to reach it.
-        site: machines of one site and user share a home folder; empty for a machine that shares
-            with nobody.
-        pattern: hosts that it may be; empty for any.
+        address: IPv4 address on the experiment's network
+        access: SSH access to the machine
+        site: site of the machine; machines of one site and user share a home folder; empty if the
+            machine shares its home folder with no other
+        pattern: pattern of the hosts that the machine may become; empty for any
     """
 
     address: str
@@ -191,19 +194,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The machines of an inventory file, in its order, and the file itself to locate problems
-    in.
-    """
+    """Machines of an inventory file in its order, and the source to locate problems in."""
 
     machines: tuple[Candidate, ...]
     source: YamlSource
 
 
 def resolve_ipv4(name: str) -> str:
-    """The first IPv4 address of a name.
+    """Return the first IPv4 address of a name.
 
     Raises:
-        OSError: it has none, or the name service does not answer.
+        OSError: the name has no address, or the name service does not answer
     """
     return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
 
@@ -211,15 +212,15 @@ def resolve_ipv4(name: str) -> str:
 def parse_inventory(
     data: bytes | str, path: Path, resolve: Callable[[str], str] = resolve_ipv4
 ) -> Inventory:
-    """Read an inventory.
+    """Parse an inventory.
 
     Args:
-        data: the file's content.
-        path: the file, shown in messages; key files are relative to its folder.
-        resolve: gives the IPv4 address of a name, or raises OSError.
+        data: content of the file
+        path: path of the file, for messages; key files are relative to its folder
+        resolve: function that returns the IPv4 address of a name, or raises OSError
 
     Raises:
-        ScenarioError: every problem of the file, with line and column.
+        ScenarioError: every problem of the file, with line and column
     """
     source = parse_yaml(data, str(path))
     listed = validate_model(source, ListedMachines).machines
@@ -235,7 +236,9 @@ def parse_inventory(
     if not listed:
         problems.append(
             source.locate_problem(
-                ("machines",), "no machine is listed", "list them, one `- {ssh: name}` each"
+                ("machines",),
+                "the inventory lists no machine",
+                "add an entry `- {ssh: name}` per machine",
             )
         )
     problems.extend(_listed_twice(listed, machines, source) if not problems else ())
@@ -257,7 +260,7 @@ def _build_candidate(
         key_file = (folder / Path(machine.key).expanduser()).resolve()
         fault = _key_fault(key_file)
         if fault is not None:
-            raise _refuse_value(source, (*key, "key"), fault, "write the private key's path")
+            raise _refuse_value(source, (*key, "key"), fault, "write the path of the private key")
     if machine.gateway is not None:
         options = (*options, f"ProxyCommand={_build_proxy_command(machine.gateway, key_file)}")
     return Candidate(
@@ -271,17 +274,16 @@ def _build_candidate(
 
 def _key_fault(key: Path) -> str | None:
     if not key.is_file():
-        return f"there is no file {key}"
+        return f"the file {key} does not exist"
     if not str(key).isprintable() or set(str(key)) & set(_SPECIAL_IN_SSH_PATHS):
-        return (
-            f"ssh would read something else than {key}: a path has none of {_SPECIAL_IN_SSH_PATHS}"
-        )
+        return f"ssh would misinterpret {key}: a path must not have any of {_SPECIAL_IN_SSH_PATHS}"
     return None
 
 
 def _build_proxy_command(gateway: str, key: Path | None) -> str:
-    """The command that connects over a gateway; `ssh -J` would give the gateway neither the key nor
-    any option.
+    """Return the command that connects over a gateway.
+
+    `ssh -J` would pass neither the key nor any option to the gateway.
     """
     login, _, port = gateway.partition(":")
     identity = () if key is None else ("-i", str(key))
@@ -293,16 +295,16 @@ def _build_proxy_command(gateway: str, key: Path | None) -> str:
 def _resolve_address(
     name: str, key: KeyPath, source: YamlSource, resolve: Callable[[str], str]
 ) -> str:
-    fix = "write `address:` too, the machine's address on the experiment's network"
+    fix = "add `address:`, the machine's address on the experiment's network"
     try:
         address = name if _is_ip(name) else resolve(name)
     except OSError as error:
         raise _refuse_value(
-            source, key, f"this name has no IPv4 address here: {error.strerror or error}", fix
+            source, key, f"this name has no IPv4 address: {error.strerror or error}", fix
         ) from error
     fault = _address_fault(address)
     if fault is not None:
-        raise _refuse_value(source, key, f"it stands for {address}: {fault}", fix)
+        raise _refuse_value(source, key, f"the name resolves to {address}: {fault}", fix)
     return address
 
 
@@ -319,30 +321,31 @@ def _listed_twice(
         first = addresses.setdefault(machine.address, i)
         if first != i:
             key = "ssh" if written.address is None else "address"
-            rule = f"machine {first + 1} has this address too, {machine.address}"
+            rule = f"machine {first + 1} has the same address, {machine.address}"
             yield source.locate_problem(
-                ("machines", i, key), rule, "list every machine once, with an address of its own"
+                ("machines", i, key), rule, "list each machine once, with its own address"
             )
             continue
         first = ways.setdefault((written.connects_to, written.port, written.gateway), i)
         if first != i:
-            rule = f"machine {first + 1} is reached in the same way, so it is the same machine"
-            yield source.locate_problem(("machines", i, "ssh"), rule, "list every machine once")
+            rule = f"machine {first + 1} has the same name, port and gateway"
+            yield source.locate_problem(("machines", i, "ssh"), rule, "list each machine once")
 
 
 def assign(inventory: Inventory, hosts: Sequence[Host]) -> tuple[Machine, ...]:
-    """Give every host a machine of its own: the first that fits, unless another host could then
-    have none.
+    """Assign a machine of its own to every host.
+
+    A host gets the first machine that fits, unless another host would then get none.
 
     Args:
-        inventory: the machines.
-        hosts: of the continuum, in order.
+        inventory: the machines
+        hosts: hosts of the continuum, in order
 
     Returns:
-        One machine per host, in the hosts' order, each host with the machine's address.
+        One machine per host, in the order of the hosts; each host has the machine's address.
 
     Raises:
-        ScenarioError: there is no way to give every host a machine.
+        ScenarioError: there is no assignment with a machine for every host
     """
     patterns = {machine.pattern for machine in inventory.machines}
     allowed = {
@@ -370,28 +373,29 @@ def _too_few(missing: Sequence[str], inventory: Inventory) -> Problem:
     names = ", ".join(missing[:_NAMES_SHOWN])
     more = f" and {len(missing) - _NAMES_SHOWN} more" if len(missing) > _NAMES_SHOWN else ""
     listed = len(inventory.machines)
-    lack = "1 host lacks" if len(missing) == 1 else f"{len(missing)} hosts lack"
-    rule = f"{lack} a machine: {names}{more}; {listed} listed"
-    fix = f"list {len(missing)} more that may be these, or widen their `hosts:`"
+    lack = "1 host has" if len(missing) == 1 else f"{len(missing)} hosts have"
+    rule = f"{lack} no machine: {names}{more}; the inventory lists {listed}"
+    fix = f"add {len(missing)} suitable machines, or widen `hosts:` of listed ones"
     return inventory.source.locate_problem(("machines",), rule, fix, value="machines")
 
 
 def _match_hosts(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
-    """A machine for as many hosts as possible: maximum bipartite matching by augmenting paths
-    (Kuhn, 1955).
+    """Match as many hosts as possible with a machine each.
+
+    This is maximum bipartite matching by augmenting paths (Kuhn, 1955).
 
     Args:
-        fits: the machines that each host may get, best first.
+        fits: machines that each host may get, best first
 
     Returns:
-        The machine of every host that got one.
+        The machine of every matched host.
     """
     holder: dict[int, int] = {}
     held: dict[int, int] = {}
     for host in range(len(fits)):
         reached: dict[int, int] = {}
         free = _free_machine(host, fits, holder, reached)
-        while free is not None:  # along the path, every host takes the machine that it reached
+        while free is not None:  # every host on the path takes the machine that it reached
             taker = reached[free]
             before = held.get(taker)
             holder[free], held[taker] = taker, free
@@ -402,8 +406,9 @@ def _match_hosts(fits: Sequence[Sequence[int]]) -> Mapping[int, int]:
 def _free_machine(
     host: int, fits: Sequence[Sequence[int]], holder: Mapping[int, int], reached: dict[int, int]
 ) -> int | None:
-    """The nearest machine that nobody holds; `reached` gets the host from which each machine was
-    first reached.
+    """Return the nearest free machine, by breadth-first search.
+
+    `reached` receives, for each machine, the host from which it was first reached.
     """
     queue = deque([host])
     while queue:

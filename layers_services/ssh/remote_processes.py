@@ -1,4 +1,4 @@
-"""One long-lived process per machine, started over SSH by execo, spoken to by lines."""
+"""Long-lived processes, one per machine, started over SSH by execo and controlled by lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _END_PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class OutputLine:
-    """A line from a machine's process; None when it has ended, with what it last said on standard
+    """Line of a machine's process.
+
+    `line` is None if the process has ended. `last_words` then has its last lines on standard
     error.
     """
 
@@ -31,12 +33,12 @@ class OutputLine:
 
 
 class RemoteProcesses:
-    """The processes of all machines; use it as a context manager.
+    """Processes of all machines; use it as a context manager.
 
     Args:
-        machines: where to start one each.
-        ssh_config: what ssh reads (`write_ssh_config`).
-        commands: shell command of each machine, by the machine's alias.
+        machines: machines that get one process each
+        ssh_config: configuration file for ssh (`write_ssh_config`)
+        commands: shell command of each machine, by the machine's alias
     """
 
     def __init__(
@@ -70,34 +72,33 @@ class RemoteProcesses:
             self._processes[machine.alias] = process
 
     def start(self) -> None:
-        """Start all of them; what goes wrong is heard."""
+        """Start all processes; failures are reported by `poll_events`."""
         for process in self._processes.values():
             process.start()
 
     def write(self, machine: str, line: str) -> None:
-        """Send a line to a machine's process; one that has ended is heard of instead.
+        """Send a line to a machine's process; a process that has ended is skipped.
 
         Raises:
-            DeploymentError: no such machine.
+            DeploymentError: there is no process on this machine
         """
         if machine not in self._processes:
-            raise DeploymentError(f"{machine}: no process was started there")
+            raise DeploymentError(f"{machine}: no process was started on this machine")
         process = self._processes[machine]
         if not process.ended:
-            with self._writing[
-                machine
-            ]:  # a pipe takes long lines in pieces, and another thread's would come between
+            # A pipe splits long lines, so another thread could write between the pieces.
+            with self._writing[machine]:
                 process.write(f"{line}\n")
 
     def poll_events(self, timeout_s: float) -> OutputLine | None:
-        """The next line of any of them; None if none came within `timeout_s` seconds."""
+        """Return the next line of any process; None if none arrives within `timeout_s` seconds."""
         try:
             return self._heard.get(timeout=timeout_s) if timeout_s > 0 else self._heard.get_nowait()
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        """Close all lines and wait a while for the processes to end by themselves."""
+        """Close all processes and wait up to ten seconds for their end."""
         for process in self._processes.values():
             if process.running:
                 process.kill()
@@ -105,14 +106,15 @@ class RemoteProcesses:
             process.wait(timeout=_END_PATIENCE_S)
 
     def take(self, machine: str, line: str, *, error: bool) -> None:
-        """A line that a process wrote (called by execo's thread)."""
+        """Record a line that a process wrote; execo's thread calls this."""
         if error:
+            # The last 25 lines suffice for an error message and bound the memory.
             self._last_words[machine] = [*self._last_words[machine][-24:], line]
         else:
             self._heard.put(OutputLine(machine, line))
 
     def take_end(self, machine: str) -> None:
-        """A process has ended (called by execo's thread)."""
+        """Record the end of a process; execo's thread calls this."""
         self._heard.put(OutputLine(machine, None, "\n".join(self._last_words[machine])))
 
     def __enter__(self) -> Self:
@@ -125,7 +127,7 @@ class RemoteProcesses:
 def _create_output_handler(
     processes: RemoteProcesses, machine: str, *, errors: bool
 ) -> ProcessOutputHandler:
-    """What execo hands the lines of one process to, in its own thread."""
+    """Return the handler to which execo's thread passes the lines of one process."""
     from execo.process import ProcessOutputHandler
 
     class Reader(ProcessOutputHandler):  # type: ignore[misc]  # execo ships no types

@@ -1,7 +1,7 @@
-"""One Ansible task over many nodes at once, and what every node answered.
+"""One Ansible task on many nodes at once, and the answer of every node.
 
-Tasks are `raw`: no module is copied, and the node needs no Python for Ansible. Five such tasks cost
-what one module task does, so callers put what they ask of a node into one.
+Tasks are `raw`: no module is copied, and the node needs no Python for Ansible. Five such tasks
+take as long as one module task, so callers combine all commands for a node into one.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _SSH_TAKES_LEAVE = re.compile(r"(Shared c|C)onnection to \S+ closed\.")
 
 
 def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Mapping[str, str]:
-    """Run one shell command on each of some nodes, all at once.
+    """Run one shell command per node, on all nodes at once.
 
     Args:
-        roles: EnOSlib's roles, with all nodes.
-        commands: by the node's name (its alias); given to the login shell as it is, so quote what
-            comes from outside.
-        purpose: what it is for, shown where it fails, such as `asking for facts`.
+        roles: EnOSlib's roles, with all nodes
+        commands: command by node name (its alias); it is passed to the login shell unchanged, so
+            quote external values
+        purpose: purpose of the command for error messages, such as `querying node facts`
 
     Returns:
-        What each node printed, both streams together, with plain line ends.
+        Output of each node, standard output and error together, with plain line ends.
 
     Raises:
-        DeploymentError: some nodes could not be reached, or their commands failed; names all of
-            them with what was said.
+        DeploymentError: some nodes could not be reached, or their commands failed; the message
+            names all of them with their output
     """
     from ansible.errors import AnsibleError
     from ansible.utils.unsafe_proxy import wrap_var
@@ -45,7 +45,7 @@ def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Map
     from enoslib.errors import EnosError
 
     nodes = {str(node.alias): node for node in roles.all()}
-    # Unsafe, in Ansible's words: braces in a command are its own and no template.
+    # Marked as unsafe, in Ansible's terms, so that braces in a command are not a template.
     variables = {
         "laggard_commands": {name: wrap_var(command) for name, command in commands.items()}
     }
@@ -56,14 +56,14 @@ def run_on_nodes(roles: Roles, commands: Mapping[str, str], purpose: str) -> Map
         with _enter_workspace(), play:
             play.raw("{{ laggard_commands[inventory_hostname] }}", task_name=purpose)
     except (EnosError, AnsibleError) as error:
-        raise DeploymentError(f"{purpose}: Ansible could not run: {error!r}") from error
+        raise DeploymentError(f"{purpose}: Ansible failed to run: {error!r}") from error
     answers = {
         str(result.host): (str(result.status), dict(result.payload)) for result in play.results
     }
     failed = {name: _format_failure(*answers.get(name, ("NO ANSWER", {}))) for name in commands}
     said = [f"  {name}: {reason}" for name, reason in failed.items() if reason is not None]
     if said:
-        fix = "check that `ssh` gets there with the same user, key and gateway"
+        fix = "check that `ssh` can connect with the same user, key and gateway"
         hint = (
             f"\n{fix}"
             if any(answers.get(name, ("", {}))[0] == "UNREACHABLE" for name in commands)
@@ -91,16 +91,14 @@ def _format_payload(payload: Mapping[str, object]) -> str:
 
 
 def _shorten_text(text: str) -> str:
-    """The end of a text on one line, which is where the reason is."""
+    """Return the end of a text, where the reason usually is, on one line."""
     line = " | ".join(part.strip() for part in text.splitlines() if part.strip())
     return line if len(line) <= _MOST_SHOWN else f"...{line[-_MOST_SHOWN:]}"
 
 
 @contextmanager
 def _enter_workspace() -> Iterator[Path]:
-    """A writable current folder for the time that EnOSlib runs, which writes its playbooks
-    there.
-    """
+    """Change to a writable folder while EnOSlib runs, because it writes its playbooks there."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="laggard-ansible-") as name:
         os.chdir(name)

@@ -1,7 +1,7 @@
-"""Files to a machine by sftp(1), resumed where an earlier try broke off.
+"""Upload of files to a machine by sftp(1), resumed after an interrupted attempt.
 
-A file arrives as `<name>.part` and is renamed when it is whole, so a name that is there is a whole
-file. Two senders of one file write the same bytes to the same places.
+A file is uploaded as `<name>.part` and renamed when it is complete, so a file without this suffix
+is complete. Two senders of one file write the same bytes to the same places.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Shipment:
-    """What travelled to a machine: files, and their bytes less what earlier tries had left
-    there.
-    """
+    """Files sent to a machine, and their bytes without those that earlier attempts had sent."""
 
     machine: str
     files: int
@@ -37,7 +35,7 @@ class Shipment:
 
 @dataclass(frozen=True)
 class Plan:
-    """Lines for one `sftp -b -`, and what they send."""
+    """Commands for one `sftp -b -`, and the files and bytes that they send."""
 
     lines: tuple[str, ...]
     files: int
@@ -51,17 +49,17 @@ def send_files(
     files: Mapping[str, Path],
     corrupt: frozenset[str] = frozenset(),
 ) -> Shipment:
-    """Put files into a folder of the home of whoever logs in.
+    """Upload files into a folder of the login user's home.
 
     Args:
-        machine: shown in messages.
-        access: how to reach it.
-        folder: relative to the home; made where it is not there, one level after the other.
-        files: what to send, by the name that it gets.
-        corrupt: names that are there with a wrong content.
+        machine: name of the machine, for messages
+        access: SSH access to the machine
+        folder: path relative to the home; missing levels are created
+        files: local paths, by the name on the machine
+        corrupt: names of files on the machine with wrong content
 
     Raises:
-        DeploymentError: it did not succeed in three tries.
+        DeploymentError: three attempts failed
     """
     sizes = {name: path.stat().st_size for name, path in files.items()}
     first: Plan | None = None
@@ -74,6 +72,7 @@ def send_files(
                 files,
                 sizes,
                 parse_listing(listing.stdout),
+                # Damaged files are replaced in the first attempt and only resumed in later ones.
                 corrupt if first is None else frozenset(),
             )
             first = first or plan
@@ -84,14 +83,18 @@ def send_files(
         else:
             reason = listing.stderr
         _log.warning(
-            "sending files to %s: try %d of %d failed: %s", machine, number, _TRIES, reason.strip()
+            "sending files to %s: attempt %d of %d failed: %s",
+            machine,
+            number,
+            _TRIES,
+            reason.strip(),
         )
     said = (
         " | ".join(line.strip() for line in reason.splitlines()[-3:] if line.strip())
-        or "sftp gives no reason"
+        or "sftp gave no reason"
     )
     raise DeploymentError(
-        f"{machine}: {len(files)} files could not be sent to ~/{folder} there: {said}"
+        f"{machine}: {len(files)} files could not be sent to ~/{folder} on the machine: {said}"
     )
 
 
@@ -102,21 +105,22 @@ def plan_sending(
     there: Mapping[str, int],
     corrupt: frozenset[str] = frozenset(),
 ) -> Plan:
-    """What is left to send.
+    """Return the commands that send the missing parts of files.
 
     Args:
-        folder: on the machine, relative to the home.
-        files: by the name that they get.
-        sizes: their sizes in bytes.
-        there: sizes of the files that the folder has, in bytes.
-        corrupt: names that are there with a wrong content.
+        folder: folder on the machine, relative to the home
+        files: local paths, by the name on the machine
+        sizes: sizes of these files in bytes
+        there: sizes of the files in the folder, in bytes
+        corrupt: names of files on the machine with wrong content
     """
     lines: list[str] = []
     count = sent = 0
     for name, path in files.items():
         if not _STORED_NAME.fullmatch(name):
             raise DeploymentError(
-                f"{name!r}: a file that is sent has a name of letters, digits and _.+- — rename it"
+                f"{name!r}: the name of a sent file may have letters, digits and `_.+-` only —"
+                " rename it"
             )
         if there.get(name) == sizes[name] and name not in corrupt:
             continue
@@ -129,7 +133,8 @@ def plan_sending(
             lines.append(f"put {quote_path(str(path))} {part}")
         elif left < whole:
             lines.append(f"reput {quote_path(str(path))} {part}")
-        # Another sender may have renamed it in between; whoever reads the file checks it.
+        # Errors are ignored (`-`), since another sender may have renamed the file in between. The
+        # reader of the file verifies its content.
         lines += [f"-chmod 644 {part}", f"-rename {part} {target}"]
         count += 1
         sent += whole - left
@@ -137,21 +142,20 @@ def plan_sending(
 
 
 def parse_listing(text: str) -> Mapping[str, int]:
-    """Sizes in bytes by name, from what `ls -lan` of sftp(1) prints."""
+    """Parse the output of `ls -lan` of sftp(1) into sizes in bytes by name."""
     matches = (_LISTED.fullmatch(line) for line in text.splitlines())
     return {match[2]: int(match[1]) for match in matches if match is not None}
 
 
 def quote_path(path: str) -> str:
-    """A path as an argument in a batch of sftp(1), in which quotes also keep it from being a
-    pattern.
+    """Quote a path for a batch of sftp(1); quotes also prevent its use as a pattern.
 
     Raises:
-        DeploymentError: it has a line break, which a batch cannot hold.
+        DeploymentError: the path has unprintable characters, such as a line break
     """
     if not path.isprintable():
         raise DeploymentError(
-            f"{path!r}: sftp cannot be told of a path that is not printable — move it"
+            f"{path!r}: sftp does not support paths with unprintable characters — rename or move it"
         )
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -159,8 +163,8 @@ def quote_path(path: str) -> str:
 def _listing_lines(folder: str) -> tuple[str, ...]:
     parts = folder.split("/")
     levels = ["/".join(parts[: i + 1]) for i in range(len(parts))]
-    # Open to read: on nodes root may be the one who reads, and a network file system takes root for
-    # a stranger.
+    # World-readable, because root may be the reader on nodes, and a network file system treats root
+    # as an unknown user.
     opened = (
         f"-{command} {quote_path(level)}" for level in levels for command in ("mkdir", "chmod 755")
     )

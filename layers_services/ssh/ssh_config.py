@@ -1,5 +1,6 @@
-"""One ssh_config(5) file for all machines of a run, so that ssh, sftp, execo and Ansible reach them
-alike, by the hosts' names.
+"""Configuration file for all ssh connections of a run (ssh_config(5)).
+
+With it, ssh, sftp, execo and Ansible reach a machine in the same way, by its host's name.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ KEEP_ALIVE_S = 10
 
 
 def ssh_config(machines: Sequence[Machine]) -> str:
-    """The text of the file; a machine answers to its host's name. Whose host keys are checked,
-    `Access.options` says.
+    """Return the text of the file, with one entry per machine under its host's name.
+
+    `Access.options` decides whether host keys are checked.
     """
     common = [
+        # ssh uses the first value of each setting, so the entries of machines precede this one.
         "Host *",
         "    BatchMode yes",
         "    LogLevel ERROR",
@@ -56,7 +59,7 @@ def _format_entry(machine: Machine) -> list[str]:
 
 
 def write_ssh_config(machines: Sequence[Machine], path: Path) -> Path:
-    """Write the file, for its owner only as ssh demands."""
+    """Write the file with permissions for its owner only, as ssh requires."""
     path.write_text(ssh_config(machines), encoding="utf-8")
     path.chmod(0o600)
     return path

@@ -180,7 +180,7 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
     assert round_trip_ms(as_root, "edge.trainer.1.2") >= 50.0
     as_root.ssh("edge.trainer.1.1", "/bin/sh", "-c", "exit 7", status=7)
     as_root.ssh("edge.trainer.1.1", "no-such-program", status=127)
-    assert "one is entered at a time" in as_root.ssh("edge.*", "true", status=2)
+    assert "exactly one must" in as_root.ssh("edge.*", "true", status=2)
     shown = {
         (link["src_layer"], link["dst_layer"], len(link["pairs"])): link for link in as_root.links()
     }  # type: ignore[arg-type]

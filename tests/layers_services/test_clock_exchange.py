@@ -232,7 +232,7 @@ def test_nobody_there_is_told_with_the_port_and_the_fix() -> None:
     with Responder(LOOPBACK, 0) as gone:
         port = gone.port
     with pytest.raises(
-        DeploymentError, match=rf"none of 8 questions \(.*refused\): UDP port {port} must pass"
+        DeploymentError, match=rf"none of 8 questions \(.*refused\): open UDP port {port}"
     ):
         exchange_clocks(LOOPBACK, port, bursts=1, patience_s=0.05)
 

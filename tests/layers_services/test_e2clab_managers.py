@@ -50,16 +50,16 @@ def test_a_scenario_without_managers_has_no_problem(testbed: str) -> None:
 @pytest.mark.parametrize(
     ("manager", "testbed", "refused"),
     [
-        (DSTAT, "local", "monitoring: not run on `local`"),
+        (DSTAT, "local", "monitoring: not supported on `local`"),
         (DSTAT, "ssh", ""),
         (DSTAT, "g5k", ""),
-        (TIG, "local", "monitoring: not run on `local`"),
+        (TIG, "local", "monitoring: not supported on `local`"),
         (TIG, "ssh", ""),
         (TIG, "g5k", ""),
-        (KWOLLECT, "local", "kwollect: kwollect meters nodes of Grid'5000"),
-        (KWOLLECT, "ssh", "kwollect: kwollect meters nodes of Grid'5000"),
+        (KWOLLECT, "local", "kwollect: kwollect measures Grid'5000 nodes only"),
+        (KWOLLECT, "ssh", "kwollect: kwollect measures Grid'5000 nodes only"),
         (KWOLLECT, "g5k", ""),
-        (PROVENANCE, "local", "provenance: not run on `local`"),
+        (PROVENANCE, "local", "provenance: not supported on `local`"),
         (PROVENANCE, "ssh", "docker-cache.grid5000.fr"),
         (PROVENANCE, "g5k", ""),
         (IOTLAB, "local", "FIT IoT-LAB"),
@@ -81,7 +81,7 @@ def test_where_managers_run(manager: str, testbed: str, refused: str) -> None:
         ),
         (
             LAYERS.replace("k_monitor, ", "") + KWOLLECT,
-            "the role `k_monitor`, and no service has it",
+            "the role `k_monitor`, and no service has this role",
         ),
         (
             LAYERS.replace("monitoring_service, ", "") + TIG,
@@ -91,12 +91,12 @@ def test_where_managers_run(manager: str, testbed: str, refused: str) -> None:
             LAYERS.replace(", provenance_service", "") + PROVENANCE,
             "a machine with the role `provenance_service`",
         ),
-        (LAYERS + TIG.replace("tig", "graphite"), "monitoring is of type dstat, tig or tpg"),
-        (LAYERS + TIG.replace("shared", "private"), "E2Clab's own reservation only"),
-        (LAYERS + KWOLLECT.replace(", end: finalize", ""), "collects nothing, and only logs it"),
+        (LAYERS + TIG.replace("tig", "graphite"), "the type must be dstat, tig or tpg"),
+        (LAYERS + TIG.replace("shared", "private"), "only E2Clab's own reservation"),
+        (LAYERS + KWOLLECT.replace(", end: finalize", ""), "only log this, and collect nothing"),
         (
             LAYERS + KWOLLECT.replace("[wattmetre_power_watt]", "all"),
-            "kwollect collects a list of metrics",
+            "`metrics` must be a list of metric names",
         ),
         (LAYERS + PROVENANCE.replace(", dataflow_spec: spec.py", ""), "`dataflow_spec` is missing"),
     ],
@@ -229,7 +229,7 @@ def test_nodes_without_the_internet_are_told(own_runner: Runner) -> None:
         " failed" in refused
     )
     assert "dool from raw.githubusercontent.com" in refused
-    assert "nodes without the internet cannot have it" in refused
+    assert "nodes need internet access for it" in refused
     assert "remove `monitoring` from layers_services.yaml" in refused
 
 
@@ -249,7 +249,7 @@ def test_settings_against_e2clabs_schema_are_refused_before_anything_is_deployed
     inside(function)
 """,
     )
-    assert "refuses its settings" in str(seen["refused"])
+    assert "rejects its settings" in str(seen["refused"])
 
 
 @pytest.mark.long

@@ -241,7 +241,7 @@ def test_a_class_that_fails_is_told_with_its_service_host_and_task(own_runner: R
     assert "service fog.Broken.1: deploy() of its class `Broken` failed" in broken
     assert "fog.broken.1.1: task `format` failed" in broken
     assert "no such disk" in broken
-    assert "service class `Empty` cannot be loaded: its file defines no such class" in empty
+    assert "service class `Empty` cannot be loaded: its file does not define this class" in empty
     assert "No module named 'nothing_of_that_name'" in typo
 
 
@@ -267,7 +267,7 @@ def test_a_selector_without_registered_services_is_told(own_runner: Runner, sele
         .replace("cloud.flink.1.worker.*", selector)
         .replace("aggregate", "round_robin"),
     )
-    assert "A `service_selector` of `depends_on` names registered services" in str(said)
+    assert "a `service_selector` must match registered services" in str(said)
 
 
 SOURCE = parse_yaml(SCENARIO, "layers_services.yaml")
@@ -281,15 +281,15 @@ LAYERS = validate_model(SOURCE, LayersServices)
         (
             True,
             {"flink", "Sensor"},
-            ["layers_services.yaml:6:37: Flink: `env` is for a service class `Flink`"],
+            ["layers_services.yaml:6:37: Flink: `env` is read only by a service class `Flink`"],
         ),
-        (True, set(), ["6:37: Flink: `env` is for", "10:25: Sensor: `env` is for"]),
+        (True, set(), ["6:37: Flink: `env` is read only", "10:25: Sensor: `env` is read only"]),
         (
             False,
             {"Flink", "trainer"},
             [
-                "6:12: Flink: E2Clab's class of this name is not deployed on `local`",
-                "9:12: trainer: E2Clab's class of this name is not deployed",
+                "6:12: Flink: E2Clab's class of this name does not run on `local`",
+                "9:12: trainer: E2Clab's class of this name does not run",
                 "10:25: Sensor: `env`",
             ],
         ),

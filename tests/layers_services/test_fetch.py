@@ -61,7 +61,7 @@ def test_files_come_home_whole(own_runner: Runner) -> None:
     assert result.stdout, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["whole"]
-    assert "1 of 1 files did not come home in 5 attempts" in found["missing"]
+    assert "1 of 1 files could not be fetched in 5 attempts" in found["missing"]
     assert "/var/tmp/some run's [folder]" in found["missing"]
     assert found["pauses"] == [1.0, 2.0, 4.0, 8.0]
 

@@ -145,7 +145,7 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
         (
             "wrong password",
             "PrerequisiteError",
-            "refuses your user name or password (401)\n  to grant it: write `username:`",
+            "rejects your user name or password (401)\n  to grant it: write `username:`",
         ),
         ("401 in between", "PrerequisiteError", "~/.python-grid5000.yaml"),
         ("500 for ever", "DeploymentError", "too many 500 error responses"),
@@ -158,12 +158,12 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
         (
             "Reservation not valid",
             "DeploymentError",
-            "could give these nodes from 2031-03-04 19:05:00 on — --reservation",
+            "these nodes are available from 2031-03-04 19:05:00 on — --reservation",
         ),
         (
             "a node fails to deploy",
             "DeploymentError",
-            "failed to deploy, three times: parasilo-2.rennes.grid5000.fr",
+            "deployment failed three times on parasilo-2.rennes.grid5000.fr",
         ),
         (
             "a node that stops answering SSH",
@@ -292,17 +292,17 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
     assert found == [
         [
             "NoSuchJobError",
-            "Grid'5000 knows nothing of job 9 at rennes (404) — check the site and the number",
+            "Grid'5000 did not find job 9 at rennes (404) — check the site and the number",
         ],
         [
             "InputError",
-            "job 1800001 at rennes is over (error) — give one that runs, or leave --job out",
+            "job 1800001 at rennes is over (error) — give a running job, or omit --job",
         ],
         [
             "InputError",
             (
                 "job 1800002 at rennes is of type `deploy`, so its nodes need a system — add"
-                " --env-name, such as debian12-nfs"
+                " --env-name debian12-nfs, for example"
             ),
         ],
         [],
@@ -342,7 +342,7 @@ def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
         None,
         "these nodes are not free for 01:00:00 within 1 hours",
         None,
-        "Grid'5000's API refuses your user name or password (401)",
+        "Grid'5000's API rejects your user name or password (401)",
         1,
         0,
     ]

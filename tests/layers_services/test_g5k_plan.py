@@ -166,51 +166,51 @@ ENVIRONMENT = "    cluster: gros\n    job_type: [exotic]\n"
     [
         (
             "cluster: gemini", "cluster: geminy",
-            [(f"{HERE}:9:30: cluster: geminy: Grid'5000 has no cluster `geminy` (its reference data of 2026-03-23)"
-             " — the nearest is `gemini`, 2 nodes at lyon")],
+            [(f"{HERE}:9:30: cluster: geminy: Grid'5000 has no cluster `geminy` (reference data of 2026-03-23)"
+             " — the most similar name is `gemini`, 2 nodes at lyon")],
         ),
         (
             "cluster: gros\n", "cluster: paradox\n",
-            [(f"{HERE}:4:14: cluster: paradox: Grid'5000 has no cluster `paradox` (its reference data of 2026-03-23)"
-             " — the nearest is `paradoxe`, 64 nodes at rennes")],
+            [(f"{HERE}:4:14: cluster: paradox: Grid'5000 has no cluster `paradox` (reference data of 2026-03-23)"
+             " — the most similar name is `paradoxe`, 64 nodes at rennes")],
         ),
         (
             "cluster: gros\n", "cluster: zzzzzzzz\n",
-            [(f"{HERE}:4:14: cluster: zzzzzzzz: Grid'5000 has no cluster `zzzzzzzz` (its reference data of 2026-03-23)"
-             " — such as `gros` (nancy, 124), `paradoxe` (rennes, 64), `clervaux` (luxembourg, 48)")],
+            [(f"{HERE}:4:14: cluster: zzzzzzzz: Grid'5000 has no cluster `zzzzzzzz` (reference data of 2026-03-23)"
+             " — for example `gros` (nancy, 124), `paradoxe` (rennes, 64), `clervaux` (luxembourg, 48)")],
         ),
         (
             "job_type: [exotic]", "job_type: []",
-            [(f"{HERE}:9:30: cluster gemini: gemini is exotic: its nodes are given to jobs of type `exotic` only"
+            [(f"{HERE}:9:30: cluster gemini: gemini is exotic: only jobs of type `exotic` get its nodes"
              " — write `job_type: [exotic]` under `g5k:`")],
         ),
         (
             "gemini, quantity: 2", "gemini, quantity: 3",
             [(f"{HERE}:9:48: 3 nodes of gemini: gemini, at lyon, has 2 nodes"
-             " — take at most 2, or choose `orion` at lyon, which has 3")],
+             " — use at most 2, or choose `orion` at lyon, which has 3")],
         ),
         (
             "quantity: 3, repeat: 1", "quantity: 3, repeat: 99",
             [(f"{HERE}:12:31: 302 nodes of gros: gros, at nancy, has 124 nodes"
-             " — take at most 124, and spread the rest over other clusters")],
+             " — use at most 124, and place the rest on other clusters")],
         ),
         (
             "cluster: gemini", "cluster: graffiti",
-            [(f"{HERE}:9:30: cluster graffiti: graffiti is not in the default queue, it is in abaca and production"
+            [(f"{HERE}:9:30: cluster graffiti: graffiti is not in the default queue but in abaca and production"
              " — write `queue: production` under `g5k:`, or choose another cluster")],
         ),
         (
             "job_type: [exotic]", "job_type: [exotic]\n    queue: production",
-            [(f"{HERE}:4:14: cluster gros: gros is not in the production queue, it is in default"
+            [(f"{HERE}:4:14: cluster gros: gros is not in the production queue but in default"
              " — write `queue: default` under `g5k:`, or choose another cluster"),
-             (f"{HERE}:10:30: cluster gemini: gemini is not in the production queue, it is in default"
+             (f"{HERE}:10:30: cluster gemini: gemini is not in the production queue but in default"
              " — write `queue: default` under `g5k:`, or choose another cluster"),
-             (f"{HERE}:14:30: cluster chifflot: chifflot is not in the production queue, it is in default"
+             (f"{HERE}:14:30: cluster chifflot: chifflot is not in the production queue but in default"
              " — write `queue: default` under `g5k:`, or choose another cluster")],
         ),
         (
             ENVIRONMENT, "    job_type: [exotic]\n",
-            [(f"{HERE}:11:5: service trainer: Grid'5000 needs to know which cluster or servers this service runs on"
+            [(f"{HERE}:11:5: service trainer: no cluster or servers are given for this service"
              " — add `cluster:` here, or to `g5k:` for all services")],
         ),
         (
@@ -223,52 +223,52 @@ ENVIRONMENT = "    cluster: gros\n    job_type: [exotic]\n"
         ),
         (
             "gros-7.nancy.grid5000.fr", "gros-7",
-            [(f"{HERE}:13:31: gros-7: a server is named cluster-number.site.grid5000.fr"
+            [(f"{HERE}:13:31: gros-7: a server name has the form cluster-number.site.grid5000.fr"
              " — write gros-7.nancy.grid5000.fr")],
         ),
         (
             "gros-7.nancy.grid5000.fr", "localhost",
-            [(f"{HERE}:13:31: localhost: a server is named cluster-number.site.grid5000.fr"
-             " — such as gros-1.nancy.grid5000.fr")],
+            [(f"{HERE}:13:31: localhost: a server name has the form cluster-number.site.grid5000.fr"
+             " — write gros-1.nancy.grid5000.fr, for example")],
         ),
         (
             "gros-7.nancy.grid5000.fr", "grosse-7.nancy.grid5000.fr",
             [(f"{HERE}:13:31: grosse-7.nancy.grid5000.fr: Grid'5000 has no cluster `grosse`"
-             " (its reference data of 2026-03-23) — the nearest is `gros`, 124 nodes at nancy")],
+             " (reference data of 2026-03-23) — the most similar name is `gros`, 124 nodes at nancy")],
         ),
         (
             "gros-5.nancy", "gros-7.nancy",
-            [(f"{HERE}:13:30: gros-7.nancy.grid5000.fr: one machine cannot be two hosts"
-             " — name each server once, and no `repeat`")],
+            [(f"{HERE}:13:30: gros-7.nancy.grid5000.fr: a machine can be used for one host only"
+             " — name each server once and do not use `repeat`")],
         ),
         (
             "job_type: [exotic]", "job_type: [exotic, deploy]",
-            [(f'{HERE}:5:15: environment.g5k.job_type: ["exotic", "deploy"]: a job of type `deploy` needs to know'
-             " what to deploy — add `env_name: debian12-nfs`, or leave `deploy` out")],
+            [(f'{HERE}:5:15: environment.g5k.job_type: ["exotic", "deploy"]: a job of type `deploy` needs a system'
+             " to deploy — add `env_name: debian12-nfs`, or remove `deploy`")],
         ),
         (
             "job_type: [exotic]", 'job_type: [exotic]\n    reservation: "2027-02-30 19:00:00"',
-            [(f"{HERE}:6:18: reservation: 2027-02-30 19:00:00: a reservation date is YYYY-MM-DD HH:MM:SS, in Paris"
-             " — such as 2027-01-31 19:00:00")],
+            [(f"{HERE}:6:18: reservation: 2027-02-30 19:00:00: a reservation date is YYYY-MM-DD HH:MM:SS in Paris time"
+             " — write 2027-01-31 19:00:00, for example")],
         ),
         (
             "  g5k:", "  iotlab: {}\n  g5k:",
-            [(f"{HERE}:10:5: service trainer: it is for FIT IoT-LAB, where Laggard cannot reserve"
-             " — write `environment: g5k`, and a cluster"),
-             (f"{HERE}:13:5: service trainer: it is for FIT IoT-LAB, where Laggard cannot reserve"
-             " — write `environment: g5k`, and a cluster"),
-             (f"{HERE}:14:5: service gateway: it is for FIT IoT-LAB, where Laggard cannot reserve"
-             " — write `environment: g5k`, and a cluster")],
+            [(f"{HERE}:10:5: service trainer: it is for FIT IoT-LAB, which Laggard does not support"
+             " — write `environment: g5k` and a cluster"),
+             (f"{HERE}:13:5: service trainer: it is for FIT IoT-LAB, which Laggard does not support"
+             " — write `environment: g5k` and a cluster"),
+             (f"{HERE}:14:5: service gateway: it is for FIT IoT-LAB, which Laggard does not support"
+             " — write `environment: g5k` and a cluster")],
         ),
         (
             "quantity: 3,", "quantity: 3, environment: chameleonedge,",
-            [(f"{HERE}:12:47: service trainer: it is for Chameleon Edge, where Laggard cannot reserve"
-             " — write `environment: g5k`, and a cluster")],
+            [(f"{HERE}:12:47: service trainer: it is for Chameleon Edge, which Laggard does not support"
+             " — write `environment: g5k` and a cluster")],
         ),
         (
             "  g5k:\n    cluster: gros\n    job_type: [exotic]\n", "  chameleoncloud:\n    cluster: gpu\n",
-            [(f"{HERE}:4:5: chameleoncloud: this scenario is for Chameleon Cloud, and of E2Clab's testbeds Laggard"
-             " reserves on Grid'5000 only — add `g5k: {cluster: ...}`, or run it with --on ssh, or here")],
+            [(f"{HERE}:4:5: chameleoncloud: this scenario is for Chameleon Cloud; among E2Clab's testbeds Laggard"
+             " supports only Grid'5000 — add `g5k: {cluster: ...}`, or run it with --on ssh or --on local")],
         ),
     ],
 )  # fmt: skip
@@ -282,11 +282,11 @@ def test_what_grid5000_would_refuse(old: str, new: str, said: list[str]) -> None
     [
         (
             G5kOptions(walltime="62h"),
-            "--walltime: 62h: a walltime is HH:MM:SS, and more than nothing",
+            "--walltime: 62h: a walltime is HH:MM:SS and greater than 0",
         ),
         (
             G5kOptions(walltime="00:00:00"),
-            "--walltime: 00:00:00: a walltime is HH:MM:SS, and more than nothing",
+            "--walltime: 00:00:00: a walltime is HH:MM:SS and greater than 0",
         ),
         (
             G5kOptions(reservation="tonight"),
@@ -298,17 +298,17 @@ def test_what_grid5000_would_refuse(old: str, new: str, said: list[str]) -> None
         ),
         (
             G5kOptions(kavlan=True),
-            "--kavlan: nodes in a VLAN are out of reach until a system is deployed on them",
+            "--kavlan: nodes in a VLAN are unreachable until a system is deployed on them",
         ),
         (
             G5kOptions(jobs=("1234",)),
-            "--job: 1234: the scenario is on 3 sites, and every site has its own job",
+            "--job: 1234: the scenario uses 3 sites and needs the site of each job",
         ),
-        (G5kOptions(jobs=("lyon-1",)), "--job: lyon-1: a job is its number, or site:number"),
-        (G5kOptions(jobs=("rennes:1",)), "--job: rennes:1: the scenario has no machine at rennes"),
+        (G5kOptions(jobs=("lyon-1",)), "--job: lyon-1: a job has the form number or site:number"),
+        (G5kOptions(jobs=("rennes:1",)), "--job: rennes:1: the scenario has no machines at rennes"),
         (
             G5kOptions(jobs=("lyon:1", "lille:2")),
-            "--job: lyon:1 lille:2: the scenario has machines at nancy too",
+            "--job: lyon:1 lille:2: no job is given for nancy",
         ),
         (G5kOptions(jobs=("lyon:1", "lyon:2", "lille:2", "nancy:3")), "two jobs at lyon"),
     ],
@@ -426,23 +426,25 @@ def test_the_description_as_text() -> None:
     assert "8 x Tesla V100-SXM2-32GB" in lines[1]
     assert lines[3].split()[:6] == ["nancy", "gros-7,", "gros-5", "2", "nodes", "edge.gateway.2.1"]
     assert (
-        "  default queue; job types exotic; the nodes' standard system; production network; as soon"
-        " as possible" in lines
+        "  default queue; job types exotic; standard system of the nodes; production network;"
+        " starts as soon as possible" in lines
     )
-    assert "usage policy: allows it" in lines
+    assert "usage policy: allowed" in lines
     assert "start: now" in lines
-    assert lines[-1] == "clusters as of 2026-03-23; nothing is reserved"
+    assert lines[-1] == "clusters as of 2026-03-23; nothing has been reserved"
 
 
 def test_the_description_of_a_reservation_that_the_policy_forbids() -> None:
     described = describe_g5k(plan(GOOD, G5kOptions(walltime="20:00:00")), NIGHT)
     assert not described.allowed
-    assert "usage policy: does not allow it" in described.format_lines()
+    assert "usage policy: not allowed" in described.format_lines()
     assert json.loads(described.model_dump_json())["usage"][0]["ok"] is False
 
 
 def test_the_description_of_a_job_that_is_there() -> None:
     described = describe_g5k(plan(GOOD, G5kOptions(jobs=("lille:3", "lyon:1", "nancy:22"))), NIGHT)
     lines = list(described.format_lines())
-    assert "  in lille:3 and lyon:1 and nancy:22, left running afterwards" in lines
+    assert (
+        "  existing jobs: lille:3 and lyon:1 and nancy:22, which keep running afterwards" in lines
+    )
     assert not any(line.startswith("usage policy") for line in lines)

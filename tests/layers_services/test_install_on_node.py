@@ -178,7 +178,7 @@ def test_too_little_space(store: Path, base: Path) -> None:
     request["unpacked_bytes"] = 1 << 60
     answer = install_environment(request)
     assert state(answer) == "refused"
-    assert "its disk is full" in answer["reason"]
+    assert "the disk is full" in answer["reason"]
 
 
 def test_a_folder_of_another_user_is_not_trusted(store: Path, base: Path, tmp_path: Path) -> None:

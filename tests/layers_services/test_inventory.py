@@ -81,39 +81,43 @@ def test_a_good_file(key_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "column", "said"),
     [
-        ("{}", 5, "a machine needs a name or an address"),
-        ("{ssh: nowhere}", 11, "no IPv4 address here: Name or service not known"),
-        ("{ssh: here}", 11, "it stands for 127.0.1.1: a loopback address reaches no other machine"),
+        ("{}", 5, "this machine has neither name nor address"),
+        ("{ssh: nowhere}", 11, "no IPv4 address: Name or service not known"),
+        (
+            "{ssh: here}",
+            11,
+            "the name resolves to 127.0.1.1: a loopback address cannot reach other machines",
+        ),
         (
             "{ssh: '::1'}",
             11,
-            "it stands for ::1: the address on the experiment's network is an IPv4 address",
+            "the name resolves to ::1: the address on the experiment's network must be an IPv4 address",
         ),
-        ("{ssh: -oProxyCommand=x}", 11, "a machine is a host name or an address"),
-        ("{ssh: 'a;reboot'}", 11, "a machine is a host name or an address"),
-        ("{ssh: '$(id)'}", 11, "a machine is a host name or an address"),
-        ("{ssh: 'a b'}", 11, "a machine is a host name or an address"),
-        ("{ssh: 'fe80::1%eth0'}", 11, "a machine is a host name or an address"),
+        ("{ssh: -oProxyCommand=x}", 11, "a machine is a host name or an IP address"),
+        ("{ssh: 'a;reboot'}", 11, "a machine is a host name or an IP address"),
+        ("{ssh: '$(id)'}", 11, "a machine is a host name or an IP address"),
+        ("{ssh: 'a b'}", 11, "a machine is a host name or an IP address"),
+        ("{ssh: 'fe80::1%eth0'}", 11, "a machine is a host name or an IP address"),
         ("{ssh: 7}", 11, "ssh: 7"),
         ("{address: localhost}", 15, "an IPv4 address"),
         ("{address: '::1'}", 15, "an IPv4 address"),
         ("{address: 10.0.0.256}", 15, "an IPv4 address"),
-        ("{address: 127.0.0.1}", 15, "a loopback address reaches no other machine"),
-        ("{address: 0.0.0.0}", 15, "no machine's own"),
-        ("{address: 224.0.0.1}", 15, "no machine's own"),
+        ("{address: 127.0.0.1}", 15, "a loopback address cannot reach other machines"),
+        ("{address: 0.0.0.0}", 15, "multicast, unspecified or reserved"),
+        ("{address: 224.0.0.1}", 15, "multicast, unspecified or reserved"),
         ("{ssh: node1, port: 0}", 24, "port: 0"),
         ("{ssh: node1, port: 65536}", 24, "port: 65536"),
         ("{ssh: node1, port: '22'}", 24, 'port: "22"'),
         ("{ssh: node1, port: true}", 24, "port: true"),
-        ("{ssh: node1, user: '-l'}", 24, "a user is letters"),
-        ("{ssh: node1, user: 'a$b'}", 24, "a user is letters"),
-        ("{ssh: node1, key: missing}", 23, "there is no file /nonexistent/missing"),
+        ("{ssh: node1, user: '-l'}", 24, "a user name has letters"),
+        ("{ssh: node1, user: 'a$b'}", 24, "a user name has letters"),
+        ("{ssh: node1, key: missing}", 23, "the file /nonexistent/missing does not exist"),
         ("{ssh: node1, key: 'a`id`'}", 23, "a key file's path"),
         ("{ssh: node1, key: '-i'}", 23, "a key file's path"),
         ("{ssh: node1, gateway: 'a b'}", 27, "a gateway is user@host:port"),
         ("{ssh: node1, gateway: -oX}", 27, "a gateway is user@host:port"),
         ("{ssh: node1, gateway: 'a;b'}", 27, "a gateway is user@host:port"),
-        ("{ssh: node1, site: ../x}", 24, "a site is letters"),
+        ("{ssh: node1, site: ../x}", 24, "a site has letters"),
         ("{ssh: node1, hosts: '[edge'}", 25, "brackets"),
         ("{ssh: node1, hosts: ''}", 25, "a host pattern names hosts"),
         ("{ssh: node1, adress: 10.0.0.1}", 18, "did you mean `address`?"),
@@ -136,13 +140,13 @@ def test_refuses(machine: str, column: int, said: str) -> None:
         (
             "- {address: 10.0.0.1}\n- {address: 10.0.0.2}\n- {address: 10.0.0.1}",
             4,
-            "machine 1 has this address too",
+            "machine 1 has the same address",
         ),
-        ("- {ssh: node1}\n- {address: 10.0.0.1}", 3, "machine 1 has this address too, 10.0.0.1"),
+        ("- {ssh: node1}\n- {address: 10.0.0.1}", 3, "machine 1 has the same address, 10.0.0.1"),
         (
             "- {ssh: node1}\n- {ssh: node1, address: 10.0.0.7}",
             3,
-            "machine 1 is reached in the same way",
+            "machine 1 has the same name, port and gateway",
         ),
     ],
 )
@@ -166,7 +170,7 @@ def test_the_same_name_with_another_port_is_another_machine() -> None:
     ("text", "said"),
     [
         ("", "keys with values are expected here"),
-        ("machines: []\n", "no machine is listed"),
+        ("machines: []\n", "the inventory lists no machine"),
         ("machines: {}\n", "a list is expected here"),
         ("- {ssh: node1}\n", "keys with values are expected here"),
         ("machines: [{ssh: node1}]\nmachine: 1\n", "did you mean `machines`?"),
@@ -211,8 +215,8 @@ def test_says_how_many_are_missing_and_for_whom() -> None:
     (problem,) = caught.value.problems
     assert (
         problem.rule
-        == "7 hosts lack a machine: edge.trainer.1.2, edge.trainer.1.3, edge.trainer.1.4,"
-        " edge.trainer.1.5, edge.trainer.1.6 and 2 more; 3 listed"
+        == "7 hosts have no machine: edge.trainer.1.2, edge.trainer.1.3, edge.trainer.1.4,"
+        " edge.trainer.1.5, edge.trainer.1.6 and 2 more; the inventory lists 3"
     )
     assert (problem.line, problem.column) == (1, 14)
 
@@ -347,5 +351,5 @@ def test_enoslibs_roles(own_runner: Runner) -> None:
 
 def test_a_problem_names_the_file_for_an_assignment_too() -> None:
     inventory = Inventory((), YamlSource("mine.yaml", None, {}))
-    with pytest.raises(ScenarioError, match=r"mine\.yaml:1:1: machines: 1 host lacks a machine"):
+    with pytest.raises(ScenarioError, match=r"mine\.yaml:1:1: machines: 1 host has no machine"):
         assign(inventory, hosts_of(edge=1))

@@ -180,7 +180,7 @@ def test_waiting_for_imports_has_an_end(own_runner: Runner) -> None:
         print("left")
         """,
     )
-    assert lines == ["the fork server's imports are not done after 0.1 s", "left"]
+    assert lines == ["the fork server has not completed its imports within 0.1 s", "left"]
 
 
 @pytest.mark.parametrize("victim", ["server", "starter", "nobody"])
@@ -222,7 +222,7 @@ def test_a_dead_server_is_told(own_runner: Runner) -> None:
                 try:
                     ask()
                 except DeploymentError as error:
-                    print("is gone" in str(error))
+                    print("has ended" in str(error))
         """,
     )
     assert lines == ["True"] * 3

@@ -54,28 +54,28 @@ def test_a_good_file() -> None:
         ("quantity: 2", "quantity: 1.5", "quantity: 1.5"),
         ("quantity: 2", 'quantity: "2"', 'quantity: "2"'),
         ("quantity: 2", "quantity: true", "quantity: true"),
-        ("quantity: 2", "quantity: 1000000", f"at most {MAX_HOSTS}"),
-        ("repeat: 1", "repeat: 9999999999", f"at most {MAX_HOSTS}"),
-        ("name: Trainer", 'name: "a;rm -rf /"', "a name is letters, digits"),
-        ("name: Trainer", 'name: "$(id)"', "a name is letters, digits"),
-        ("name: Trainer", "name: a.b", "a name is letters, digits"),
-        ("name: Trainer", 'name: ""', "a name is letters, digits"),
-        ("name: Trainer", "name: -rf", "a name is letters, digits"),
-        ("name: Trainer", "name: é", "a name is letters, digits"),
-        ("name: Trainer", f"name: {'a' * 64}", "at most 63"),
-        ("name: Trainer", "name: 3", "a name is letters, digits"),
-        ("name: cloud", "name: all", "names every host in a pattern"),
-        ("name: edge", "name: Cloud", 'layers.1.name: "Cloud": this layer is there twice'),
-        ("roles: [monitoring]", 'roles: ["a b"]', "a name is letters, digits"),
+        ("quantity: 2", "quantity: 1000000", f"the maximum is {MAX_HOSTS}"),
+        ("repeat: 1", "repeat: 9999999999", f"the maximum is {MAX_HOSTS}"),
+        ("name: Trainer", 'name: "a;rm -rf /"', "a name has 1 to 63 characters"),
+        ("name: Trainer", 'name: "$(id)"', "a name has 1 to 63 characters"),
+        ("name: Trainer", "name: a.b", "a name has 1 to 63 characters"),
+        ("name: Trainer", 'name: ""', "a name has 1 to 63 characters"),
+        ("name: Trainer", "name: -rf", "a name has 1 to 63 characters"),
+        ("name: Trainer", "name: é", "a name has 1 to 63 characters"),
+        ("name: Trainer", f"name: {'a' * 64}", "1 to 63 characters"),
+        ("name: Trainer", "name: 3", "a name has 1 to 63 characters"),
+        ("name: cloud", "name: all", "Ansible has a group of this name"),
+        ("name: edge", "name: Cloud", 'layers.1.name: "Cloud": two layers have this name'),
+        ("roles: [monitoring]", 'roles: ["a b"]', "a name has 1 to 63 characters"),
         ("roles: [monitoring]", "roles: monitoring", 'roles: "monitoring"'),
         ("environment: g5k", "environment: mars", 'environment: "mars"'),
         ('"01:00:00"', '"24:00:00"', 'walltime: "24:00:00"'),
         (
             "  g5k:\n    cluster: paradoxe\n    job_type: [allow_classic_ssh]",
             "  cluster: here",
-            "needs a provider here",
+            "no provider is given",
         ),
-        ("job_type: [allow_classic_ssh]", "env_name: debian11", "needs `deploy` among `job_type`"),
+        ("job_type: [allow_classic_ssh]", "env_name: debian11", "requires job type `deploy`"),
         ("cluster: paradoxe", "clutser: paradoxe", "unknown key"),
         ("kwollect:", "kwolect:", "unknown key"),
         ("services:\n  - {name: Trainer", "service:\n  - {name: Trainer", "`services` is missing"),
@@ -90,9 +90,9 @@ def test_nonsense_is_refused_with_its_place(old: str, new: str, said: str) -> No
 
 
 def test_a_continuum_without_hosts_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="there is no host"):
+    with pytest.raises(ScenarioError, match="the continuum has no hosts"):
         layers("environment: {g5k: {}}\nlayers: [{name: cloud, services: []}]")
-    with pytest.raises(ScenarioError, match="there is no host"):
+    with pytest.raises(ScenarioError, match="the continuum has no hosts"):
         layers("environment: {g5k: {}}\nlayers: []")
 
 

@@ -155,7 +155,7 @@ def test_the_same_host_twice_is_refused(own_runner: Runner) -> None:
 
 
 def test_outside_a_sandbox_it_is_refused() -> None:
-    with pytest.raises(DeploymentError, match="inside laggard's sandbox only"):
+    with pytest.raises(DeploymentError, match="only inside Laggard's sandbox"):
         create_namespaces([Host("edge.a.1.1", "edge", "a", 1, 1, "10.77.0.1")], "tun")
 
 

@@ -63,13 +63,13 @@ def test_platforms_that_differ_in_their_c_library_share_the_older_ones_wheels() 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"architecture": "riscv64"}, "riscv64: there are wheels for x86_64 and aarch64"),
-        ({"architecture": ""}, "an unknown architecture"),
+        ({"architecture": "riscv64"}, "riscv64: wheels exist only for x86_64 and aarch64"),
+        ({"architecture": ""}, "unknown architecture"),
         ({"glibc": None}, "no GNU C library"),
-        ({"pythons": ()}, "Python none found: workers need 3.11 to 3.13"),
+        ({"pythons": ()}, "Python found: none; workers need 3.11 to 3.13"),
         (
             {"pythons": (Interpreter((3, 9), "/p"), Interpreter((3, 14), "/q"))},
-            "Python 3.9, 3.14 found",
+            "Python found: 3.9, 3.14;",
         ),
     ],
 )
@@ -269,17 +269,17 @@ def test_nodes_that_cannot_be_prepared_are_named(scripts: Scripts) -> None:
     little, less, failed, unreachable = answer
     one, two, three = (f"edge.trainer.1.{i}" for i in (1, 2, 3))
     assert little.startswith(
-        f"1 of 3 nodes could not be prepared:\n  {two}: its disk is full: /small/base has 0 MB free"
+        f"1 of 3 nodes could not be prepared:\n  {two}: the disk is full: /small/base has 0 MB free"
     )
     assert f"{one}: /small belongs to another user" in less
     assert (
         failed == f"testing failed on 1 of 2 nodes:\n  {one}: failed, exit status 3: {{{{ this }}}}"
     )
-    assert unreachable.startswith("asking the nodes what they are failed on 2 of 3 nodes:\n")
+    assert unreachable.startswith("querying node facts failed on 2 of 3 nodes:\n")
     assert f"{two}: cannot be reached: " in unreachable
     assert f"{three}: cannot be reached: " in unreachable
     assert unreachable.count("Connection refused") + unreachable.count("closed") >= 2
-    assert "check that `ssh` gets there" in unreachable
+    assert "check that `ssh` can connect" in unreachable
 
 
 INVENTORY = """\

@@ -140,7 +140,7 @@ def test_refuses_a_process_with_threads() -> None:
     thread = threading.Thread(target=release.wait)
     thread.start()
     try:
-        with pytest.raises(DeploymentError, match=r"\d threads .* takes only one along"):
+        with pytest.raises(DeploymentError, match=r"\d threads .* copies only one thread"):
             sandbox.run_in_sandbox(lambda: 0)
     finally:
         release.set()

@@ -47,21 +47,21 @@ def at(day: int, hour: int, minute: int = 0) -> datetime:
             at(MONDAY, 10),
             None,
             10,
-            ["a working day's quota is 2 h of the whole cluster, 20 node-hours"],
+            ["the quota per working day is 2 h of the whole cluster, 20 node-hours"],
         ),
         (4, at(MONDAY, 10), None, 5, []),
         (9, at(MONDAY, 9), None, 2, []),
         (10, at(MONDAY, 9), None, 2, []),
-        (11, at(MONDAY, 9), None, 1, ["no job crosses 19:00 on Monday, a working day"]),
+        (11, at(MONDAY, 9), None, 1, ["no job may cross 19:00 on Monday, a working day"]),
         (2, at(MONDAY, 16, 59), None, 1, []),
-        (3, at(MONDAY, 16, 59), None, 1, ["no job crosses 19:00 on Monday, a working day"]),
+        (3, at(MONDAY, 16, 59), None, 1, ["no job may cross 19:00 on Monday, a working day"]),
         (3, at(MONDAY, 17), None, 10, []),
         (16, at(MONDAY, 17), None, 1, []),
-        (17, at(MONDAY, 17), None, 1, ["no job crosses 09:00 on Tuesday, a working day"]),
+        (17, at(MONDAY, 17), None, 1, ["no job may cross 09:00 on Tuesday, a working day"]),
         (14, at(MONDAY, 19), None, 10, []),
-        (15, at(MONDAY, 19), None, 1, ["no job crosses 09:00 on Tuesday, a working day"]),
+        (15, at(MONDAY, 19), None, 1, ["no job may cross 09:00 on Tuesday, a working day"]),
         (62, at(FRIDAY, 19), None, 10, []),
-        (63, at(FRIDAY, 19), None, 1, ["no job crosses 09:00 on Monday, a working day"]),
+        (63, at(FRIDAY, 19), None, 1, ["no job may cross 09:00 on Monday, a working day"]),
         (40, at(SATURDAY, 12), None, 10, []),
         (14, at(MONDAY, 10), at(MONDAY, 19), 10, []),
         (1, at(MONDAY, 8), at(MONDAY, 10), 10, []),
@@ -71,7 +71,7 @@ def at(day: int, hour: int, minute: int = 0) -> datetime:
             at(MONDAY, 10),
             at(MONDAY, 9),
             10,
-            ["that time has passed: it is 2026-11-23 10:00:00 in Paris"],
+            ["this time is in the past: it is 2026-11-23 10:00:00 in Paris"],
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_an_hour_reserved_ahead_counts_into_the_quota() -> None:
     }
     assert [finding.ok for finding in rules[1]] == [True, True, True]
     assert [finding.ok for finding in rules[3]] == [True, False, True]
-    assert "6 node-hours of gemini by day" in str(rules[3][1])
+    assert "6 node-hours of gemini in daytime" in str(rules[3][1])
     assert (
         "--walltime 02:00:00 or fewer nodes, or for the night --reservation '2026-11-23 19:00:00'"
         in rules[3][1].fix
@@ -103,11 +103,11 @@ def test_a_fix_is_a_walltime_that_fits_or_the_next_night_that_does() -> None:
     crossing = check_usage([], "default", 20 * HOUR, at(MONDAY, 10))
     assert (
         crossing[0].fix
-        == "--walltime 09:00:00, or for the week-end --reservation '2026-11-27 19:00:00'"
+        == "--walltime 09:00:00, or for the weekend --reservation '2026-11-27 19:00:00'"
     )
     endless = check_usage([], "default", 80 * HOUR, at(MONDAY, 10))
     assert endless[0].fix.endswith(
-        "run it in parts: no night or week-end of the next two weeks is that long"
+        "run it in parts: no night or weekend of the next two weeks is long enough"
     )
 
 
@@ -130,12 +130,12 @@ def test_times_are_those_of_paris() -> None:
 @pytest.mark.parametrize(
     ("queue", "walltime_h", "longest_h", "ok", "said"),
     [
-        ("production", 48, float("inf"), True, "within the production queue's longest walltime"),
-        ("production", 48, 48, True, "within the production queue's longest walltime"),
+        ("production", 48, float("inf"), True, "within the longest walltime of these nodes"),
+        ("production", 48, 48, True, "within the longest walltime of these nodes"),
         ("production", 49, 48, False, "--walltime 48:00:00"),
-        ("production", 1, 0, False, "it has not so many nodes"),
+        ("production", 1, 0, False, "the cluster has fewer nodes"),
         ("besteffort", 100, 1, True, "any other job may end yours"),
-        ("testing", 100, 1, True, "no rule of day and night"),
+        ("testing", 100, 1, True, "no daytime rule applies"),
     ],
 )
 def test_other_queues(queue: str, walltime_h: float, longest_h: float, ok: bool, said: str) -> None:
@@ -194,7 +194,7 @@ def test_a_job_is_free_exactly_where_it_touches_no_working_day(
         moment.date() in days and DAY_BEGINS <= moment.time() < DAY_ENDS for moment in local
     )
     findings = check_usage([ClusterUse("gros", 10, 10)], "default", length.total_seconds(), begins)
-    assert findings[0].rule.startswith("outside working days") is not by_day
+    assert findings[0].rule.startswith("outside 9:00 to 19:00") is not by_day
 
 
 @steady

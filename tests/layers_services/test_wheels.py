@@ -186,16 +186,16 @@ NO_NETWORK = (
             NOT_FOUND.format("psutil==9", "5.1, 7.2.2"),
             DeploymentError,
             (
-                "psutil==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is"
-                " offered: 7.2.2; "
+                "psutil==9: no wheel exists for Python 3.11, x86_64, glibc 2.36, cpu; newest"
+                " available version: 7.2.2; "
             ),
         ),
         (
             NOT_FOUND.format("nosuch==9", "none"),
             DeploymentError,
             (
-                "nosuch==9: no wheel for Python 3.11, x86_64, glibc 2.36, cpu; the newest that is"
-                " offered: none; "
+                "nosuch==9: no wheel exists for Python 3.11, x86_64, glibc 2.36, cpu; newest"
+                " available version: none; "
             ),
         ),
         (
@@ -209,12 +209,12 @@ NO_NETWORK = (
         (
             "/usr/bin/python3: No module named pip\n",
             PrerequisiteError,
-            "pip, which fetches the nodes' wheels",
+            "pip is not installed here",
         ),
         (
             "ERROR: something\nERROR: else\n",
             DeploymentError,
-            "a==1, b==2: pip could not fetch it for Python 3.11",
+            "a==1, b==2: pip could not download it for Python 3.11",
         ),
     ],
 )
@@ -324,7 +324,7 @@ def test_no_wheel_for_the_platform(index: Path, tmp_path: Path) -> None:
     for platform in (Platform((3, 11), "x86_64", (2, 27)), Platform((3, 11), "aarch64", (2, 36))):
         with pytest.raises(DeploymentError) as caught:
             wheel_set(platform, ("psutil",), tmp_path / "cache")
-        assert str(caught.value).startswith(f"psutil=={version}: no wheel for {platform}; ")
+        assert str(caught.value).startswith(f"psutil=={version}: no wheel exists for {platform}; ")
     assert not list((tmp_path / "cache").glob(".*"))
 
 

@@ -59,7 +59,7 @@ def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
     (runner.folder / "workflow.yaml").write_text(WORKFLOW)
     (runner.folder / "workflow_env.yaml").write_text(SETS)
     result = runner.run(SCRIPT, timeout_s=480)
-    assert "there is no such set of variables here — did you mean `fast`?" in result.stdout, (
+    assert "this file has no such set of variables — did you mean `fast`?" in result.stdout, (
         result.stderr
     )
     said = {path.name: path.read_text().strip() for path in runner.folder.rglob("*ed")}
@@ -72,11 +72,11 @@ def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
     [
         (SETS, "slow", None),
         (SETS, "Slow", "did you mean `slow`?"),
-        (SETS, "other", "the sets are slow, fast"),
-        ("{}", "fast", "the sets are none at all"),
+        (SETS, "other", "existing sets: slow, fast"),
+        ("{}", "fast", "existing sets: none"),
         ("fast: 3", "fast", "keys with values are expected here"),
         ("fast: {rates: [1]}", "fast", "workflow_env.yaml:1:15"),
-        (None, "fast", "there is no such file"),
+        (None, "fast", "the file does not exist"),
     ],
 )
 def test_a_set_that_is_not_there_is_refused(

@@ -98,9 +98,15 @@ def test_a_laptop_can_have_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--on", "ssh", "--queue", "production"], "--queue: for --on g5k, and this is --on ssh"),
-        (["--hosts", "machines.yaml"], "--hosts: for --on ssh, and this is --on local"),
-        (["--job", "7", "--kavlan"], "--kavlan, --job: for --on g5k, and this is --on local"),
+        (
+            ["--on", "ssh", "--queue", "production"],
+            "--queue: valid only with --on g5k, not with --on ssh",
+        ),
+        (["--hosts", "machines.yaml"], "--hosts: valid only with --on ssh, not with --on local"),
+        (
+            ["--job", "7", "--kavlan"],
+            "--kavlan, --job: valid only with --on g5k, not with --on local",
+        ),
         (["--on", "g5k", "--patience", "60"], "give --reservation-timeout 60"),
     ],
 )

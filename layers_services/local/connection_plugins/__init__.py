@@ -1,3 +1,4 @@
-"""Found by Ansible through `ANSIBLE_CONNECTION_PLUGINS`; see
-`laggard.layers_services.local.provider`.
+"""Ansible connection plugins, found through `ANSIBLE_CONNECTION_PLUGINS`.
+
+See `laggard.layers_services.local.provider`. The plugins import Ansible only.
 """

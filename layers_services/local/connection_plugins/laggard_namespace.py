@@ -18,7 +18,7 @@ DOCUMENTATION = """
         - connection_pipelining
     options:
         namespace:
-            description: name under which the host's namespaces are bound.
+            description: name of the files that the host's namespaces are bound to.
             required: true
             type: string
             vars:
@@ -30,13 +30,13 @@ _HOST_NAME = Path("/run/uts")
 
 
 class Connection(LocalConnection):  # type: ignore[misc] # ansible-core ships no types
-    """Runs a shell in the host's namespaces and files on the common file system."""
+    """Connection that runs a shell in the host's namespaces; files are shared with the machine."""
 
     transport = "laggard_namespace"
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
-        # The sandbox maps whoever started it to root, so `become: true` has nothing to do.
+        # The sandbox maps its user to root, so `become: true` has no effect.
         self.default_user = "root"
 
     def exec_command(
@@ -48,8 +48,8 @@ class Connection(LocalConnection):  # type: ignore[misc] # ansible-core ships no
         for path in (network, host_name):
             # Without this check, the command would run on the machine itself.
             if not path.exists():
-                raise AnsibleConnectionFailure(f"host {name} has no namespace at {path}")
-        # One quoted argument: of an unquoted compound command only the first part would run inside.
+                raise AnsibleConnectionFailure(f"host {name} has no namespace file {path}")
+        # One quoted argument; otherwise only the first part of a compound command would run inside.
         entered = shlex.join(
             ["nsenter", f"--net={network}", f"--uts={host_name}", "--", "/bin/sh", "-c", cmd]
         )

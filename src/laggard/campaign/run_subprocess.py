@@ -1,5 +1,7 @@
-"""One run in a process of its own: its sandbox is forked, and who makes many runs has threads, and
-should keep nothing of the last.
+"""Execution of one run in a process of its own.
+
+A run's sandbox is forked, which requires a single-threaded process. A caller that makes many runs
+has threads, and must not keep the state of earlier runs.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from pathlib import Path
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.supervision.interrupts import interrupt_on_signals
 
-TIMED_OUT = "took too long"
+TIMED_OUT = "timed out"
 _TERMINATION_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class SubprocessRun:
-    """What became of it.
+    """Result of a run in a process of its own.
 
     Attributes:
-        status: of its process.
-        result: what `laggard run --json` has told; None where it told nothing.
-        errors: what it said beside, where that was kept.
+        status: exit status of the process
+        result: document that `laggard run --json` wrote; None if there was none
+        errors: standard error of the process, if it was captured
     """
 
     status: int
@@ -44,22 +46,22 @@ def run_in_subprocess(
     capture_errors: bool = False,
     fidelity: FidelityPolicy = "require",
 ) -> SubprocessRun:
-    """Make a run, and wait for it. A signal that ends this process ends the run first, so that none
-    is left going that nobody waits for.
+    """Run a scenario in a new process and wait for its end.
+
+    A signal that ends this process ends the run first, so that no run continues unattended.
 
     Args:
-        scenario: its folder.
-        overrides: as after `--set`.
-        runs: the folder of run folders.
-        command: command of `laggard` that takes a scenario, with its own options.
-        timeout_s: real seconds after which it is ended; it has told nothing then, and `errors` is
-            `TIMED_OUT`.
-        capture_errors: whether what it says beside is returned; else it goes where this process's
-            does.
-        fidelity: what a failed fidelity check does before training.
+        scenario: folder of the scenario
+        overrides: values of `--set`
+        runs: folder of the run folders
+        command: command of `laggard` that takes a scenario, with its own options
+        timeout_s: real seconds after which the run is ended; it then has no result, and `errors`
+            is `TIMED_OUT`
+        capture_errors: True to return standard error; otherwise it goes to that of this process
+        fidelity: reaction to a failed fidelity check before training
 
     Raises:
-        KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP has come.
+        KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP arrived
     """
     arguments = [
         sys.executable,
@@ -88,6 +90,7 @@ def run_in_subprocess(
         except subprocess.TimeoutExpired:
             _terminate(run)
             return SubprocessRun(run.returncode, None, TIMED_OUT)
+        # Any exception, an interrupt included, must end the run too.
         except BaseException:
             _terminate(run)
             raise
@@ -98,14 +101,13 @@ def _terminate(run: subprocess.Popen[str]) -> None:
     run.terminate()
     with suppress(subprocess.TimeoutExpired):
         run.wait(_TERMINATION_TIMEOUT_S)
+    # A run that ignores SIGTERM is killed; the kernel then removes its sandbox.
     run.kill()
     run.wait()
 
 
 def _parse_result(output: str) -> Mapping[str, object] | None:
-    """Parse the document of `run`, or the last of the documents that `emulate` writes, one a
-    line.
-    """
+    """Parse the document of `run`, or the last line of the documents of `emulate`."""
     for text in (output, output.strip().rpartition("\n")[2]):
         with suppress(json.JSONDecodeError):
             result = json.loads(text)

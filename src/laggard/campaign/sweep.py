@@ -1,12 +1,11 @@
-"""A campaign: one scenario run at every combination of some keys, some number of times, resumable
-at any point.
+"""Campaign: one scenario run with every combination of some values, several times, resumable.
 
-The file says what varies; execo's `ParamSweeper` keeps on disk what is done, so that a campaign cut
-short, by anything, goes on where it stopped when it is started again; so do runs that failed, or
-whose emulation slipped.
+The file lists the varied values. execo's `ParamSweeper` stores the finished runs on disk.
+Therefore a campaign that was interrupted continues where it stopped when it is started again. Runs
+that failed or were unfaithful are repeated too.
 
-    scenario: quickstart            # a folder, relative to this file
-    repeats: 5                      # of each combination
+    scenario: quickstart            # folder, relative to this file
+    repeats: 5                      # runs of each combination
     vary:                           # any key of any scenario file, as for --set, and any value
       workload.batch_size: [64, 128]
       workload.strategy: [allreduce, {name: local_sgd, steps: 8}]
@@ -46,7 +45,7 @@ RESULT_COLUMNS = (
 
 
 class CampaignFile(BaseModel):
-    """The campaign file."""
+    """Content of a campaign file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,13 +56,13 @@ class CampaignFile(BaseModel):
 
 @dataclass(frozen=True)
 class Combination:
-    """One run of a campaign: the values of what varies, and which repeat it is."""
+    """Combination of varied values, and the number of the repeat."""
 
     values: Mapping[str, JsonValue]
     repeat: int
 
     def overrides(self) -> tuple[str, ...]:
-        """The `--set` arguments of this run."""
+        """Return the `--set` arguments of this run."""
         return tuple(f"{key}={json.dumps(value)}" for key, value in sorted(self.values.items()))
 
 
@@ -71,13 +70,13 @@ def load_campaign(path: Path) -> CampaignFile:
     """Read a campaign file.
 
     Raises:
-        InputError: the file is missing or is not a campaign.
+        InputError: the file is missing or is not a campaign
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read: {error.strerror} — give a campaign file"
+            f"{path}: cannot be read: {error.strerror} — give the path of a campaign file"
         ) from error
     campaign = validate_model(parse_yaml(data, str(path)), CampaignFile)
     return campaign.model_copy(update={"scenario": (path.parent / campaign.scenario).resolve()})
@@ -89,21 +88,21 @@ def run_campaign(
     on_result: Callable[[Combination, Mapping[str, object]], None],
     fidelity: FidelityPolicy = "require",
 ) -> tuple[Path, int]:
-    """Run what is left of a campaign.
+    """Make the missing runs of a campaign.
 
     Args:
-        path: the campaign file.
-        runs: the folder of run folders; the campaign's state and table are kept in
-            `campaigns/<name>` under it.
-        on_result: called after each run with its combination and its row.
-        fidelity: what a failed fidelity check does before training, in every run.
+        path: campaign file
+        runs: folder of the run folders; the campaign's state and table are in its subfolder
+            `campaigns/<name>`
+        on_result: function to call after each run with its combination and its row
+        fidelity: reaction to a failed fidelity check before training, in every run
 
     Returns:
-        The results table (CSV, one row per run so far) and how many runs of this call were not
-        done.
+        The results table (CSV, one row per run so far) and the number of runs of this call that
+        are not done.
 
     Raises:
-        KeyboardInterrupt: a signal has ended it, and the run that was under way.
+        KeyboardInterrupt: a signal ended the campaign and its current run
     """
     from execo_engine import ParamSweeper
 
@@ -112,9 +111,9 @@ def run_campaign(
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "results.csv"
     sweeper = ParamSweeper(str(folder / "state"), sweeps=_list_points(campaign), save_sweeps=True)
-    sweeper.cancel_batch(
-        sweeper.get_inprogress()
-    )  # under way when a campaign was killed; `reset` would forget them
+    # Repeat the combinations that were running when the campaign was killed. `reset` would lose
+    # them.
+    sweeper.cancel_batch(sweeper.get_inprogress())
     failed = 0
     for point in iter(sweeper.get_next, None):
         combination = _find_combination(campaign, point)
@@ -124,13 +123,13 @@ def run_campaign(
             sweeper.done(point)
         else:
             failed += 1
-            sweeper.skip(point)  # until the campaign is started again
+            sweeper.skip(point)  # repeated when the campaign is started again
         on_result(combination, row)
     return table, failed
 
 
 def format_combination(combination: Combination, row: Mapping[str, object]) -> str:
-    """One run of a campaign as a line."""
+    """Format one run of a campaign as a line."""
     parts = [*combination.overrides(), f"repeat {combination.repeat}", str(row["status"])]
     parts += [
         f"{name} {row[name]}"
@@ -151,6 +150,7 @@ def _list_points(campaign: CampaignFile) -> list[dict[str, SweepValue]]:
 
 def _find_combination(campaign: CampaignFile, point: Mapping[str, SweepValue]) -> Combination:
     values = {
+        # The sweeper stores lists and mappings as text; find the original value.
         key: next(v for v in listed if _to_sweep_value(v) == point[key])
         for key, listed in campaign.vary.items()
     }
@@ -158,7 +158,7 @@ def _find_combination(campaign: CampaignFile, point: Mapping[str, SweepValue]) -
 
 
 def _to_sweep_value(value: JsonValue) -> SweepValue:
-    """A value as the sweeper's state and the table have it: they know no values with parts."""
+    """Convert a value for the sweeper and the table, which do not support lists and mappings."""
     return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
@@ -167,7 +167,7 @@ def _run_combination(
 ) -> dict[str, object]:
     ended = run_in_subprocess(campaign.scenario, combination.overrides(), runs, fidelity=fidelity)
     if ended.result is None:
-        log.warning("run ended with status %d and no result", ended.status)
+        log.warning("a run exited with status %d and no result", ended.status)
         return {"status": "failed"}
     return _build_row(ended.result)
 
@@ -191,6 +191,7 @@ def _build_row(answer: Mapping[str, object]) -> dict[str, object]:
 
 def _append_row(table: Path, combination: Combination, row: Mapping[str, object]) -> None:
     keys = sorted(combination.values)
+    # A resumed campaign appends to its table.
     is_new = not table.exists()
     with table.open("a", newline="") as file:
         writer = csv.writer(file)

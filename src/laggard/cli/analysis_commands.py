@@ -21,8 +21,8 @@ from laggard.cli.result_output import print_result
 def report_run(run: str, runs: Path, as_json: bool) -> None:
     """Analyze a run again and rewrite its report.
 
-    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
-    run.
+    RUN is a run folder, a run's id or its beginning, or the name of a scenario, which selects its
+    latest run.
     """
     from laggard.run_folder.analyze import analyze_folder
     from laggard.run_folder.store import find_run, load_record
@@ -44,13 +44,13 @@ def _refuse_old_option(
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="The folder for what is found; without it, one below --runs.",
+    help="Folder for the results; by default a new one below --runs.",
 )
 @runs_option
 @click.option(
     "--reference",
     type=click.Choice(["bytedance"]),
-    help="Tell slowdowns against another reference too: ByteDance's (the average of all).",
+    help="Also report slowdowns against another reference: ByteDance's (the mean of all ranks).",
 )
 @click.option(
     "--strategy",
@@ -58,7 +58,7 @@ def _refuse_old_option(
     multiple=True,
     metavar="STRATEGY",
     help=(
-        "Also say how long the same work would have taken by another strategy: a name, {name:"
+        "Also estimate the duration of the same work with another strategy: a name, {name:"
         " local_sgd, steps: 4}, or all."
     ),
 )
@@ -75,16 +75,17 @@ def analyze_trace(
     strategies: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Find the stragglers of any trace, and write a report.
+    """Find the stragglers in a trace and write a report.
 
-    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or torch.profiler's
-    (.json, .json.gz): one file per rank, in a folder. What is found goes into a run folder that
-    every command reads; a run's own folder is written into.
+    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or a folder of
+    torch.profiler traces, one file per rank (.json, .json.gz). The results form a run folder that
+    every command can read. If PATH is a run folder, they are written into it.
     """
     from laggard.run_folder.analyze import analyze_path
     from laggard.run_folder.results import build_analysis_document, format_analysis
     from laggard.run_folder.strategy_estimates import estimate_strategies, parse_strategies
 
+    # An invalid strategy is reported before the analysis, which may take minutes.
     parse_strategies(strategies)
     folder = analyze_path(path, out, runs, reference=reference is not None)
     document, text = build_analysis_document(folder), format_analysis(folder)
@@ -101,21 +102,21 @@ def analyze_trace(
     "kind",
     type=click.Choice(list(EXPORT_FORMATS)),
     required=True,
-    help="For which tool.",
+    help="Format of the export.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="The file, for csv the folder; without it, one in the run folder.",
+    help="Output file, or folder for csv; by default inside the run folder.",
 )
 @runs_option
 @json_option
 @handle_errors
 def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: bool) -> None:
-    """Write a run for other tools.
+    """Export a run for other tools.
 
-    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
-    run.
+    RUN is a run folder, a run's id or its beginning, or the name of a scenario, which selects its
+    latest run.
     """
     from laggard.run_folder.export import export_run
     from laggard.run_folder.store import find_run
@@ -137,11 +138,11 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
 @json_option
 @handle_errors
 def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
-    """Compare runs: makespan, where the time went, findings.
+    """Compare the makespan, the use of time and the findings of runs.
 
-    RUN is a run folder, a run's id or the beginning of one, or a scenario's name for its latest
-    run. Runs that differ in their seeds alone are repeats, and give confidence intervals (95 %);
-    other setups are compared with the first.
+    RUN is a run folder, a run's id or its beginning, or the name of a scenario, which selects its
+    latest run. Runs that differ only in their seeds are repeats and give 95 % confidence
+    intervals. Other setups are compared with the first one.
     """
     from laggard.analysis.findings.compare_folders import (
         compare_folders,

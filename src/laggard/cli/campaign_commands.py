@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @fidelity_option
 @handle_errors
 def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
-    """Run every combination of a campaign file's values.
+    """Run every combination of the values in a campaign file.
 
-    Started again, it does what is not done yet.
+    A repeated call makes only the runs that are missing or failed.
     """
     from laggard.campaign.sweep import format_combination, run_campaign
 
@@ -39,9 +39,9 @@ def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
 
 
 @click.command("evaluate")
-@click.option("--full", is_flag=True, help="Try the whole grid, which takes hours.")
+@click.option("--full", is_flag=True, help="Use the whole grid of cases, which takes hours.")
 @click.option(
-    "--cases", type=click.IntRange(min=1), metavar="N", help="Try so many cases of the grid."
+    "--cases", type=click.IntRange(min=1), metavar="N", help="Use the first N cases of the grid."
 )
 @click.option(
     "--seed",
@@ -49,12 +49,12 @@ def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
     default=1,
     show_default=True,
     metavar="S",
-    help="What the grid is drawn from.",
+    help="Seed of the grid.",
 )
 @click.option(
     "--emulated",
     is_flag=True,
-    help="Try real runs on an emulated continuum instead of generated ones.",
+    help="Use real runs on an emulated continuum instead of generated ones.",
 )
 @runs_option
 @json_option
@@ -62,9 +62,9 @@ def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
 def evaluate_analysis(
     full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool
 ) -> None:
-    """Score the analysis on runs whose stragglers are known.
+    """Score the analysis on runs with known stragglers.
 
-    Without an option it tries a fair sample of the grid, which takes minutes on two cores.
+    Without options it uses a representative sample of the grid, which takes minutes on two cores.
     """
     from laggard.analysis.evaluate.evaluation_report import build_document, format_evaluation
     from laggard.evaluate.evaluation import (
@@ -76,7 +76,8 @@ def evaluate_analysis(
 
     if full and (cases or emulated):
         raise InputError(
-            "--full tries every generated case — leave it out, or leave out --cases and --emulated"
+            "--full uses every generated case and excludes --cases and --emulated — omit it, or"
+            " omit them"
         )
     if emulated:
         evaluated = evaluate_emulated(EvaluationScope(cases, seed), runs, quiet=as_json)
@@ -98,7 +99,7 @@ def evaluate_analysis(
     type=click.IntRange(min=1, max=100),
     default=3,
     show_default=True,
-    help="How many rounds on a quiet machine suffice; at most twice as many are made.",
+    help="Number of rounds on a quiet machine; at most twice as many rounds are made in total.",
 )
 @links_option
 @runs_option
@@ -109,9 +110,9 @@ def verify_machine(
 ) -> int:
     """Measure how exactly this machine emulates.
 
-    Each round brings a small continuum up (or SCENARIO) and measures its round trips, rates,
-    losses, CPU shares, drives and events, between two measurements of the machine itself. The exit
-    status is 0 when all medians are within their tolerances, 3 when some are not, and 1 when the
+    Each round starts a small continuum (or SCENARIO) and measures its round trips, rates, losses,
+    CPU shares, drives and events. The quietness of the machine is measured before and after. The
+    exit status is 0 if all medians are within their tolerances, 3 if some are not, and 1 if the
     machine was not quiet.
     """
     from laggard.verify.rounds import SCENARIO, VerificationOptions, run_rounds

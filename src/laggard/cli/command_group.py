@@ -1,4 +1,4 @@
-"""Help of the command line: commands by purpose, each with an example."""
+"""Help of the command line: commands in sections, each with an example."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from collections.abc import Mapping, Sequence
 import click
 
 Sections = Mapping[str, Sequence[tuple[click.Command, str]]]
-"""Commands and an example of each, below the title of their section."""
+"""Commands with an example each, by the title of their section."""
 
 
 class CommandGroup(click.Group):
-    """Group whose help lists its commands in sections."""
+    """Group of commands whose help has sections."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # click checks them
         self._sections: dict[str, list[str]] = {}
 
     def add_sections(self, sections: Sections) -> None:
-        """Add all commands, and each one's example to its help.
+        """Add all commands, each with an example in its help.
 
         Args:
-            sections: in the order of the help.
+            sections: sections in the order of the help
         """
         for title, commands in sections.items():
             self._sections[title] = [str(command.name) for command, _ in commands]
             for command, example in commands:
+                # click does not rewrap a paragraph that begins with \b.
                 command.epilog = f"\b\nExample:\n  {example}"
                 self.add_command(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section with the first sentence of each command's help."""
+        """Write each section with the first sentence of each command's help."""
         width = max(len(name) for names in self._sections.values() for name in names)
         limit = formatter.width - width - 6
         for title, names in self._sections.items():

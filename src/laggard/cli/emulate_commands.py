@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--for",
     "duration",
     metavar="TIME",
-    help="End after so long, such as 10min; without it, at Ctrl-C.",
+    help="End after this time, such as 10min; by default at Ctrl-C.",
 )
 @json_option
 @handle_errors
@@ -43,12 +43,12 @@ def emulate_scenario(
     duration: str | None,
     as_json: bool,
 ) -> int:
-    """Bring up only the continuum, for programs of your own.
+    """Start only the continuum, for programs of your own.
 
-    The links and shares are verified first; no workload.yaml is needed. `laggard ssh HOST`
-    runs programs in its hosts, `laggard links` shows its links. A violation of the requested limits
-    is reported at once, and the command then ends with status 3. With --json it writes one line
-    each: when the continuum is up, when a limit was violated, and when it has ended.
+    The links and CPU shares are verified first. No workload.yaml is needed. `laggard ssh HOST`
+    runs programs in a host, and `laggard links` shows the links. Violations of the requested
+    limits are reported at once, and the command then ends with status 3. With --json the command
+    writes one line when the continuum is up, one per report of violations, and one at the end.
     """
     from laggard.emulate.emulation import EmulationCallbacks, run_emulation
     from laggard.emulate.output import (
@@ -114,16 +114,16 @@ def _parse_duration(duration: str | None) -> float | None:
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--run", metavar="RUN", help="The emulation, where several are up: its run folder or id."
+    "--run", metavar="RUN", help="Run folder or id of the emulation, if several are running."
 )
 @runs_option
 @handle_errors
 def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
-    """Open a shell in an emulated host, or run a COMMAND there.
+    """Open a shell or run a COMMAND in an emulated host.
 
-    What runs there is limited to the host's CPU share. HOST is a host's name, or a
-    pattern that only it matches. The files and the user are yours; the network, the host name and
-    the processes are the continuum's. Options come before HOST.
+    The command is limited to the host's CPU share. HOST is a host's name, or a pattern that
+    matches only one host. The files and the user are yours; the network, the host name and the
+    processes are those of the continuum. Options must precede HOST.
     """
     from laggard.emulate.host_shell import find_emulation, run_in_host
 
@@ -140,14 +140,14 @@ def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path)
     type=click.FloatRange(min=0.2),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
 @json_option
 @handle_errors
 def show_link_table(run: str | None, runs: Path, every: float, as_json: bool) -> None:
-    """Show requested, current and measured links.
+    """Show the requested, current and measured values of links.
 
-    On a terminal the table lives until Ctrl-C; elsewhere it is printed once.
+    On a terminal the table is updated until Ctrl-C; otherwise it is printed once.
     """
     from laggard.emulate.host_shell import find_emulation
     from laggard.emulate.links_table import read_links, show_links

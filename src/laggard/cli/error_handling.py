@@ -1,4 +1,4 @@
-"""Exit status and message of a command that fails."""
+"""Exit status and error message of a command that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CommandParameters = ParamSpec("CommandParameters")
 def handle_errors(
     command: Callable[CommandParameters, int | None],
 ) -> Callable[CommandParameters, None]:
-    """Turn the exceptions of `laggard.core.errors` into a message and an exit status."""
+    """Convert the exceptions of `laggard.core.errors` to a message and an exit status."""
 
     @wraps(command)
     def run(*args: CommandParameters.args, **kwargs: CommandParameters.kwargs) -> None:

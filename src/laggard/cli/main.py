@@ -1,6 +1,7 @@
 """Command line of Laggard: the group of all commands.
 
-Each command is a few lines over one function of another module, imported only when it runs.
+Each command is a few lines around one function of another module, which is imported only when the
+command runs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_sc
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
 
 _NOISY_LOGGERS = ("grid5000", "stevedore", "urllib3")
-"""Libraries whose warnings concern retried requests only."""
+"""Libraries that warn only about requests that are retried."""
 
 EPILOG = (
-    "Exit status: 0 done, 1 the run failed, 2 the input is wrong, 3 the emulation missed its"
-    " tolerance, 130 it was interrupted."
+    "Exit status: 0 success, 1 the run failed, 2 invalid input, 3 the emulation was out of"
+    " tolerance, 130 interrupted."
 )
 
 
@@ -30,9 +31,9 @@ EPILOG = (
     cls=CommandGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="laggard")
-@click.option("-v", "--verbose", is_flag=True, help="Log what is done to standard error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log the progress to standard error.")
 def main(verbose: bool) -> None:
-    """Train deep networks across an edge-fog-cloud continuum and name what slows them down."""
+    """Train deep networks across an edge-fog-cloud continuum and find what slows them down."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
@@ -54,7 +55,7 @@ _SECTIONS: Sections = {
         (start_campaign, "laggard campaign sweep.yaml"),
         (release_nodes, "laggard destroy"),
     ),
-    "Emulate, for programs of your own": (
+    "Emulate for your own programs": (
         (emulate_scenario, "laggard emulate my-continuum --for 10min"),
         (open_shell, "laggard ssh edge.trainer.1.1 -- python train.py"),
         (show_link_table, "laggard links"),

@@ -12,21 +12,21 @@ CommandParameters = ParamSpec("CommandParameters")
 CommandResult = TypeVar("CommandResult")
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Answer on standard output as JSON."
+    "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
 )
 set_option = click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="FILE.KEY=VALUE",
-    help="Override any key of any scenario file (YAML value).",
+    help="Override a key of a scenario file (YAML value).",
 )
 runs_option = click.option(
     "--runs",
     type=click.Path(path_type=Path),
     default=Path("runs"),
     show_default=True,
-    help="Where run folders are kept.",
+    help="Folder of the run folders.",
 )
 scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 links_option = click.option(
@@ -34,17 +34,18 @@ links_option = click.option(
     type=click.Choice(["auto", "netem", "userspace"]),
     default="auto",
     show_default=True,
-    help="What shapes the links: the kernel's netem, or our userspace emulator.",
+    help="Link emulation by the kernel's netem or by Laggard's userspace emulator.",
 )
 dilation_option = click.option(
     "--dilation",
     type=click.FloatRange(min=1),
-    help="Run so many times slower than real time; without it, as little as the CPU shares allow.",
+    help="Run this many times slower than real time; by default the least that the CPU shares"
+    " need.",
 )
 app_conf_option = click.option(
     "--app-conf",
     metavar="NAME",
-    help="The set of variables of workflow_env.yaml that the workflow sees.",
+    help="Set of variables in workflow_env.yaml for the workflow.",
 )
 
 fidelity_option = click.option(
@@ -52,9 +53,13 @@ fidelity_option = click.option(
     type=click.Choice(["require", "record"]),
     default="require",
     show_default=True,
-    help="When a fidelity check fails: end the run, or train anyway and end as unfaithful.",
+    help=(
+        "After a failed fidelity check: end the run (require), or train and mark the run unfaithful"
+        " (record)."
+    ),
 )
 
+# In reverse order of the help, because click lists the option that is applied last first.
 _CONTINUUM_OPTIONS = (
     app_conf_option,
     fidelity_option,
@@ -68,7 +73,7 @@ _CONTINUUM_OPTIONS = (
 def continuum_options(
     command: Callable[CommandParameters, CommandResult],
 ) -> Callable[CommandParameters, CommandResult]:
-    """Add the options of every command that starts a continuum, in the order of their help."""
+    """Add the options of every command that starts a continuum."""
     for option in _CONTINUUM_OPTIONS:
         command = option(command)
     return command

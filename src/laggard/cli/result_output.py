@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def get_exit_status(record: RunRecord) -> int:
-    """Return the exit status that reports the status of a run."""
+    """Return the exit status for the status of a run."""
     return {"done": 0, "unfaithful": 3, "interrupted": EXIT_INTERRUPTED}.get(record.status, 1)
 
 

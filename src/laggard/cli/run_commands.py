@@ -1,4 +1,4 @@
-"""Commands that train, and those that list or release runs: `run`, `runs`, `destroy`."""
+"""Commands that train, list runs or release them: `run`, `runs`, `destroy`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_scenario(
     fidelity: FidelityPolicy,
     as_json: bool,
 ) -> int:
-    """Bring the continuum up, verify it, train, collect and analyze."""
+    """Start and verify the continuum, train, and analyze the run."""
     from laggard.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
@@ -75,13 +75,12 @@ def run_scenario(
 def _require_remote_options(links: Requested, dilation: float | None) -> None:
     if links == "userspace":
         raise InputError(
-            "--links userspace: real machines are shaped by their own kernels — leave it out, or"
+            "--links userspace: links of real machines are emulated by their kernels — omit it, or"
             " run --on local"
         )
     if dilation not in (None, 1.0):
         raise InputError(
-            f"--dilation {dilation:g}: real machines run in real time — leave it out, or run --on"
-            " local"
+            f"--dilation {dilation:g}: real machines run in real time — omit it, or run --on local"
         )
 
 
@@ -92,10 +91,10 @@ def _require_remote_options(links: Requested, dilation: float | None) -> None:
 def run_demo(runs: Path, as_json: bool) -> int:
     """Run the quickstart scenario, which takes about three minutes.
 
-    Eight emulated machines train on this one, the four edge devices four times slower than the
-    cloud, and the links slow down temporarily. The report names both. On a busy machine the
-    emulation may miss its tolerances: it trains all the same, the report says so first, and the
-    exit status is 3.
+    Eight emulated machines train on this one. The four edge devices compute four times slower than
+    the cloud, and the links are temporarily slower. The report names both causes. On a busy
+    machine the emulation may be out of tolerance. The run then continues, the report states this
+    first, and the exit status is 3.
     """
     from importlib.resources import files
 
@@ -103,7 +102,7 @@ def run_demo(runs: Path, as_json: bool) -> int:
     from laggard.scenario.load import load_scenario
 
     scenario = load_scenario(Path(str(files("laggard.experiments") / "quickstart")))
-    # A newcomer learns more from a report that says what was missed than from a refused run.
+    # A report that states the failed checks teaches a new user more than a run that is refused.
     options = RunOptions(runs, quiet=as_json, command=tuple(sys.argv), fidelity="record")
     record, folder = run_local(scenario, options)
     print_result(record, folder, as_json=as_json)
@@ -115,7 +114,7 @@ def run_demo(runs: Path, as_json: bool) -> int:
 @json_option
 @handle_errors
 def print_runs(runs: Path, as_json: bool) -> None:
-    """List the runs there are, the newest last."""
+    """List all runs, the latest last."""
     from laggard.run_folder.results import build_run_list, format_run_list
     from laggard.run_folder.store import list_runs
 
@@ -129,10 +128,9 @@ def print_runs(runs: Path, as_json: bool) -> None:
 @json_option
 @handle_errors
 def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
-    """Release what a killed run left on a testbed.
+    """Release the nodes that a killed run still holds on a testbed.
 
-    RUN is a run folder, a run's id or the beginning of one; without it, all runs of the runs
-    folder.
+    RUN is a run folder, or a run's id or its beginning; by default all runs of the runs folder.
     """
     from laggard.remote.destroy import destroy_run, destroy_runs
     from laggard.run_folder.store import find_run

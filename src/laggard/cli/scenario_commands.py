@@ -16,11 +16,11 @@ from laggard.cli.testbed_options import TargetTestbed, testbed_options
 @click.argument("folder", type=click.Path(path_type=Path))
 @handle_errors
 def init_scenario(folder: Path) -> None:
-    """Start a new scenario from a commented one."""
+    """Create a new scenario from a commented template."""
     from laggard.scenario.scaffold import write_scenario_template
 
     write_scenario_template(folder)
-    click.echo(f"{folder} is a scenario now; edit its five files, then: laggard check {folder}")
+    click.echo(f"created the scenario {folder}; edit its five files, then: laggard check {folder}")
 
 
 @click.command("check")
@@ -29,7 +29,7 @@ def init_scenario(folder: Path) -> None:
 @json_option
 @handle_errors
 def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Validate a scenario; nothing is started."""
+    """Validate a scenario without starting anything."""
     from laggard.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
@@ -47,7 +47,7 @@ def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) ->
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     count = len(loaded.warnings)
-    verdict = f"{count} warning{'s' * (count > 1)}, no error" if count else "nothing wrong"
+    verdict = f"{count} warning{'s' * (count > 1)}, no errors" if count else "no errors"
     click.echo(f"{loaded.name}: {len(loaded.hosts)} hosts, {verdict}")
 
 
@@ -60,7 +60,7 @@ def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) ->
 def plan_scenario(
     scenario: Path, overrides: tuple[str, ...], as_json: bool, target: TargetTestbed
 ) -> None:
-    """Print what a run would do; nothing is started or reserved."""
+    """Print the plan of a run; nothing is started or reserved."""
     from laggard.cli.testbed_options import plan_run
     from laggard.scenario.load import load_scenario
 

@@ -1,4 +1,4 @@
-"""Options of the command line that select a testbed; each remote testbed lists its own."""
+"""Options that select a testbed; each remote testbed defines its own."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class TargetTestbed:
     """Testbed that the options select.
 
     Attributes:
-        remote: its machines, with their options; None: this machine.
+        remote: remote testbed with its options; None for this machine
     """
 
     remote: RemoteTestbed | None
 
 
 def testbed_options(command: Command) -> Command:
-    """Add the options to a command, which gets them as `target`."""
+    """Add the options of all testbeds to a command, which receives them as `target`."""
 
     @click.pass_context
     def collect_options(context: click.Context, /, **values: object) -> object:
@@ -46,7 +46,7 @@ def testbed_options(command: Command) -> Command:
         _require_matching_options(selected, context)
         remote = REMOTE_TESTBEDS.get(selected)
         given = {n: value for n, value in values_by_testbed.get(selected, {}).items() if value}
-        # Click has checked the types.
+        # click has checked the types.
         target = TargetTestbed(
             None if remote is None else remote.from_options(given)  # type: ignore[arg-type]
         )
@@ -54,21 +54,23 @@ def testbed_options(command: Command) -> Command:
 
     wrapped: Callable[..., object] = collect_options
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    # Click keeps them there.
+    # click stores the options of earlier decorators in this attribute.
     parameters = getattr(command, "__click_params__", [])
     wrapped.__click_params__ = parameters  # type: ignore[attr-defined]
+    # Reversed, because click lists the option that is applied last first.
     for name, option in reversed(list(_list_options())):
         settings = _click_settings(name, option)
         wrapped = click.option(option.flag, **settings)(wrapped)  # type: ignore[arg-type]
+    # Former name, kept for a clear message.
     wrapped = click.option(
         "--patience", hidden=True, expose_value=False, callback=_refuse_patience
     )(wrapped)
-    return click.option(  # type: ignore[return-value]  # a command still, with more options
+    return click.option(  # type: ignore[return-value]  # the same command with more options
         "--on",
         type=click.Choice([LOCAL, *REMOTE_TESTBEDS]),
         default=LOCAL,
         show_default=True,
-        help="The testbed.",
+        help="Testbed to run on.",
     )(wrapped)
 
 
@@ -100,10 +102,11 @@ def _refuse_patience(_context: click.Context, _parameter: click.Parameter, value
 
 
 def _require_matching_options(selected: str, context: click.Context) -> None:
-    """Refuse options of a testbed that is not the selected one."""
+    """Reject options of a testbed other than the selected one."""
     for testbed, kind in REMOTE_TESTBEDS.items():
         if testbed == selected:
             continue
+        # Defaults count as not given.
         given = [
             option.flag
             for option in kind.options
@@ -111,16 +114,18 @@ def _require_matching_options(selected: str, context: click.Context) -> None:
         ]
         if given:
             raise InputError(
-                f"{', '.join(given)}: for --on {testbed}, and this is --on {selected}; leave it out"
+                f"{', '.join(given)}: valid only with --on {testbed}, not with --on {selected};"
+                " omit it"
             )
 
 
 def plan_run(scenario: Scenario, target: TargetTestbed) -> RunPlan:
-    """Plan a run on the selected testbed; Grid'5000 is asked when it could start, when this machine
-    has an account's configuration.
+    """Plan a run on the selected testbed.
+
+    Grid'5000 is queried for a possible start if this machine has the configuration of an account.
 
     Raises:
-        InputError: the testbed or its options do not suit the scenario.
+        InputError: the testbed or its options do not suit the scenario
     """
     from laggard.scenario.run_plan import plan_local_run, plan_remote_run
 

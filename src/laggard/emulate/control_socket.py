@@ -1,9 +1,8 @@
-"""How the commands beside a running emulation talk to it: a Unix socket in its run folder, one
-request and one answer per connection.
+"""Unix socket in the run folder over which commands send requests to a running emulation.
 
-Requests and answers are JSON, one line each; namespaces travel as descriptors beside an answer. The
-kernel says who asks (SO_PEERCRED, unix(7)): another user is refused, and the id of a process in the
-sandbox arrives as the sandbox counts.
+Each connection carries one request and its answers as JSON, one line each. Namespaces are passed
+as descriptors with an answer. The kernel identifies the sender (SO_PEERCRED, unix(7)). Other users
+are rejected. The process id of a sender in the sandbox is its id in the sandbox's PID namespace.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ _REQUEST_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 90.0
 _MAX_REQUEST_BYTES = 4096
 _MAX_DESCRIPTORS = 16
+# struct ucred of unix(7): process, user and group id.
 _CREDENTIALS = struct.Struct("3i")
 
 
 class ControlRequest(Record):
-    """What is asked: `enter` a host, `hold` the asking process to its share, or how the `links`
-    are.
-    """
+    """Request to `enter` a host, `hold` the sender to a CPU share, or list the `links`."""
 
     action: Literal["enter", "hold", "links"]
     host: str = ""
@@ -45,43 +43,46 @@ class ControlRequest(Record):
 
 @dataclass(frozen=True)
 class ControlReply:
-    """An answer; `descriptors` are sent along and stay the sender's to close."""
+    """Answer to a request; `descriptors` are sent with it, and the sender must close them."""
 
     content: Mapping[str, JsonValue]
     descriptors: Sequence[int] = ()
 
 
 ControlHandler = Callable[[ControlRequest, int], Iterator[ControlReply]]
-"""Answers a request of a process; a generator, resumed once the answer is sent."""
+"""Function that answers the request of a process. It is a generator and is resumed after each
+answer was sent."""
 
 
 class ControlSocket:
-    """The listening end, inside the sandbox; use it as a context manager.
+    """Listening end of the socket, inside the sandbox; use it as a context manager.
 
     Args:
-        folder: the run folder.
+        folder: run folder
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SOCKET_NAME
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with _open_short_path(folder) as short:
+            # The socket file is accessible to its owner only from the beginning.
             umask_before = os.umask(0o177)
             try:
                 self._listener.bind(f"{short}/{SOCKET_NAME}")
             except OSError as error:
                 self._listener.close()
                 raise RunFolderError(
-                    f"{self._path}: no socket can be made there ({error.strerror}) — choose another"
-                    " folder with --runs"
+                    f"{self._path}: the control socket cannot be created ({error.strerror}) —"
+                    " choose another folder with --runs"
                 ) from error
             finally:
                 os.umask(umask_before)
         self._listener.listen(64)
 
     def serve(self, timeout_s: float, handler: ControlHandler) -> None:
-        """Wait at most `timeout_s` seconds for a request, and answer it; what fails is told to who
-        asked.
+        """Wait at most `timeout_s` seconds for a request and answer it.
+
+        Errors are reported to the sender of the request.
         """
         if not select.select([self._listener], [], [], timeout_s)[0]:
             return
@@ -91,10 +92,10 @@ class ControlSocket:
             try:
                 self._handle_connection(connection, handler)
             except (TimeoutError, BrokenPipeError, ConnectionResetError):
-                return  # whoever asked has gone
+                return  # the sender has closed the connection
 
     def close(self) -> None:
-        """Stop listening, and take the socket away."""
+        """Stop listening and remove the socket."""
         self._listener.close()
         self._path.unlink(missing_ok=True)
 
@@ -111,7 +112,7 @@ class ControlSocket:
         )
         try:
             if uid != os.geteuid():
-                raise InputError("this emulation is another user's")
+                raise InputError("this emulation belongs to another user")
             request = ControlRequest.model_validate_json(_read_line(connection, _MAX_REQUEST_BYTES))
             for reply in handler(request, pid):
                 _send_reply(connection, reply)
@@ -123,7 +124,7 @@ class ControlSocket:
 
 
 class RefusedRequestError(LaggardError):
-    """The emulation did not do what it was asked for."""
+    """Error for a request that the emulation refused."""
 
     def __init__(self, message: str, status: int) -> None:
         self.exit_status = status
@@ -133,18 +134,18 @@ class RefusedRequestError(LaggardError):
 def send_request(
     folder: Path, request: ControlRequest
 ) -> tuple[dict[str, JsonValue], tuple[int, ...]]:
-    """Ask a running emulation.
+    """Send a request to a running emulation.
 
     Args:
-        folder: its run folder.
-        request: what to ask.
+        folder: run folder of the emulation
+        request: request to send
 
     Returns:
-        The answer, and the descriptors that came with it, which are the caller's to close.
+        The answer and the descriptors that came with it, which the caller must close.
 
     Raises:
-        RunFolderError: no emulation is up there.
-        RefusedRequestError: it refuses, with its reason.
+        RunFolderError: no emulation is running in this folder
+        RefusedRequestError: the emulation refuses the request, with its reason
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_REPLY_TIMEOUT_S)
@@ -162,12 +163,13 @@ def send_request(
 
 def _create_not_running_error(folder: Path) -> RunFolderError:
     return RunFolderError(
-        f"{folder}: no emulation is up there — `laggard emulate SCENARIO` starts one"
+        f"{folder}: no emulation is running there — start one with `laggard emulate SCENARIO`"
     )
 
 
 def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonValue], tuple[int, ...]]:
     data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _MAX_DESCRIPTORS)
+    # Received descriptors would stay open if the rest of the answer did not arrive.
     with ExitStack() as undo:
         for descriptor in descriptors:
             undo.callback(os.close, descriptor)
@@ -176,7 +178,7 @@ def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonValue], tup
         while not received.endswith(b"\n"):
             more = connection.recv(1 << 16)
             if not more:
-                raise ConnectionResetError("the answer is not whole")
+                raise ConnectionResetError("the answer is incomplete")
             received += more
         content: dict[str, JsonValue] = json.loads(received)
         undo.pop_all()
@@ -185,6 +187,7 @@ def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonValue], tup
 
 def _send_reply(connection: socket.socket, reply: ControlReply) -> None:
     data = json.dumps(reply.content).encode() + b"\n"
+    # Descriptors are sent with the first bytes; the kernel may accept only some of the data.
     sent = socket.send_fds(connection, [data], list(reply.descriptors)) if reply.descriptors else 0
     connection.sendall(data[sent:])
 
@@ -201,7 +204,7 @@ def _read_line(connection: socket.socket, max_bytes: int) -> bytes:
 
 @contextmanager
 def _open_short_path(folder: Path) -> Iterator[str]:
-    """A path to the folder that fits a socket's address, which holds 107 bytes."""
+    """Yield a short path of the folder, because a socket's address is limited to 107 bytes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"

@@ -1,6 +1,4 @@
-"""`laggard emulate`: only the continuum, up until its user ends it, for programs that the user
-brings.
-"""
+"""Emulation of only the continuum, for the user's programs, until the user ends it."""
 
 from __future__ import annotations
 
@@ -53,11 +51,11 @@ _ACTIVITY = "it was up"
 
 @dataclass(frozen=True)
 class EmulationCallbacks:
-    """Functions to call inside the sandbox while the emulation is up.
+    """Functions to call inside the sandbox while the emulation is running.
 
     Attributes:
-        on_up: called as soon as the continuum is up.
-        on_violations: called with whatever has just slipped, as often as something does.
+        on_up: called as soon as the continuum is up
+        on_violations: called with new fidelity violations, whenever there are any
     """
 
     on_up: Callable[[EmulationStatus], None]
@@ -70,24 +68,23 @@ def run_emulation(
     callbacks: EmulationCallbacks,
     for_s: float | None = None,
 ) -> tuple[RunRecord, Path]:
-    """Bring the continuum of a scenario up, verify it, and keep it until an interrupt or for a
-    while.
+    """Start and verify the continuum of a scenario and keep it for a time or until an interrupt.
 
-    The timed events begin when it is up, and so does the guard.
+    The timed events and the fidelity monitor start when the continuum is up.
 
     Args:
-        scenario: as loaded.
-        options: how to run it.
-        callbacks: functions that receive the status and the violations.
-        for_s: how long to keep it, in virtual seconds; None until SIGINT, SIGTERM or SIGHUP.
+        scenario: the loaded scenario
+        options: options of the run
+        callbacks: functions that receive the status and the violations
+        for_s: duration in virtual seconds; None keeps it until SIGINT, SIGTERM or SIGHUP
 
     Returns:
         The final record, and the run folder, with `fidelity.json`, `fidelity_violations.json`,
         `events.parquet` and `counters.json`.
 
     Raises:
-        PrerequisiteError: this machine lacks something; nothing was started.
-        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+        PrerequisiteError: this machine lacks something; nothing was started
+        RunFolderError: the run folder cannot be created, or would be hidden in the sandbox
     """
 
     def finalize(context: RunContext, status: int) -> None:
@@ -100,7 +97,7 @@ def run_emulation(
 
 
 def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: float | None) -> int:
-    """Body of the sandbox; whatever happens is in the run's record."""
+    """Run the emulation inside the sandbox and record every outcome in the run's record."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_interrupt)
     try:
@@ -116,7 +113,7 @@ def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: f
             require_no_violations(context.folder, violations, _ACTIVITY)
             require_recorded_fidelity(context.folder)
         context.journal.update(status="done")
-    # The last place that can still record a defect.
+    # Every failure is recorded here, since the record cannot be updated after the sandbox's end.
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         return record_failure(context.journal, error)
     finally:
@@ -137,7 +134,7 @@ def _list_endpoints(context: RunContext, continuum: Continuum) -> dict[str, Prob
 
 @dataclass
 class _Emulation:
-    """A continuum that is up, its events, and what is answered about it."""
+    """Running continuum with its events; it answers requests."""
 
     context: RunContext
     continuum: Continuum
@@ -160,8 +157,10 @@ class _Emulation:
         )
 
     def run_until(self, for_s: float | None) -> tuple[TimedViolation, ...]:
-        """Apply the events, answer requests and tell of violations until the end; returns all
-        violations.
+        """Apply events, answer requests and report violations until the end.
+
+        Returns:
+            All violations.
         """
         scenario, dilation = self.context.scenario, self.context.dilation
         counters_before = self.continuum.links.counters()
@@ -171,6 +170,7 @@ class _Emulation:
         with self.context.journal.stage("up"), ControlSocket(self.context.folder) as control, watch:
             zero_ns = time.monotonic_ns()
             self._last_counters = Look(zero_ns, counters_before)
+            # Time zero, as in training: events count from here, in virtual seconds.
             ends_ns = None if for_s is None else zero_ns + round(dilation.real_s(for_s) * 1e9)
             self._scheduler.start(zero_ns)
             events: tuple[EventRecord, ...] = ()
@@ -202,13 +202,12 @@ class _Emulation:
         self.continuum.links.check_alive()
         self.continuum.shares.check_alive()
         if self._scheduler.failure is not None:
-            raise EmulationError(
-                f"a dynamic change could not be applied: {self._scheduler.failure}"
-            )
+            raise EmulationError(f"a timed event could not be applied: {self._scheduler.failure}")
 
     def _report_violations(self, watch: FidelityMonitorThread, zero_ns: int) -> None:
-        """Put down all that has slipped, in case that this process does not live to its end, and
-        tell of what has just done so.
+        """Record all violations and report the new ones.
+
+        They are recorded at once, because this process may be killed before its end.
         """
         new_violations = watch.poll_new(zero_ns)
         if not new_violations:
@@ -243,7 +242,7 @@ class _Emulation:
             )
 
     def _create_environment(self, host: Host) -> dict[str, JsonValue]:
-        """What a command in the host sees besides the variables of whoever started it."""
+        """Return the variables to add to the environment of a command in the host."""
         variables: dict[str, JsonValue] = {
             "LAGGARD_HOST": host.name,
             "LAGGARD_ADDRESS": host.address,
@@ -255,13 +254,16 @@ class _Emulation:
         }
 
     def _limit_process(self, host: Host, pid: int, *, interactive: bool) -> bool:
-        """Hold a process to the host's share, unless it is a shell that would take every stop
-        signal for a Ctrl-Z.
+        """Limit a process to the host's CPU share and return whether it is limited.
+
+        An interactive shell is not limited by stop signals, since it would treat each as a Ctrl-Z.
         """
         shares = self.continuum.shares
+        # The kernel reports 0 for a process that has no id in this PID namespace.
         if pid <= 0:
             raise InputError(
-                "a process outside the emulation is not held to a share — run it with `laggard ssh`"
+                "a process outside the emulation cannot be limited to a CPU share — run it with"
+                " `laggard ssh`"
             )
         if interactive and shares.mechanism == "stop-signal":
             return False
@@ -282,10 +284,10 @@ class _Emulation:
 
 
 def select_one_host(pattern: str, hosts: Sequence[Host]) -> Host:
-    """The one host that a user means by its name, or by a pattern that matches nothing else.
+    """Return the one host with this name, or the only one that matches this pattern.
 
     Raises:
-        InputError: it matches none, or several.
+        InputError: no host matches, or several do
     """
     chosen = select_hosts(pattern, hosts)
     if len(chosen) == 1:
@@ -293,4 +295,4 @@ def select_one_host(pattern: str, hosts: Sequence[Host]) -> Host:
     names = [host.name for host in chosen or hosts]
     rule = f"{len(chosen)} hosts match" if chosen else "no host matches"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    raise InputError(f"{pattern}: {rule}, and one is entered at a time — name one of {shown}")
+    raise InputError(f"{pattern}: {rule}, and exactly one must — choose one of {shown}")

@@ -1,4 +1,4 @@
-"""`laggard ssh`: a shell, or a command, in a host of a running emulation."""
+"""Shell or command in a host of a running emulation (`laggard ssh`)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 
 
 def find_emulation(text: str | None, root: Path) -> Path:
-    """The run folder of an emulation that is up.
+    """Return the run folder of a running emulation.
 
     Args:
-        text: as for `run_store.find_run`; None for the only one there is.
-        root: the folder of all runs.
+        text: run folder or id, as for `store.find_run`; None selects the only running emulation
+        root: folder of all runs
 
     Raises:
-        RunFolderError: `text` names no run, or several.
-        InputError: no emulation is up, or several are and none was named.
+        RunFolderError: `text` matches no run, or several
+        InputError: no emulation is running, or several are and `text` is None
     """
     if text is not None:
         return find_run(text, root)
@@ -39,29 +39,29 @@ def find_emulation(text: str | None, root: Path) -> Path:
         return found[0]
     if not found:
         raise InputError(
-            f"no emulation is up in {root} — `laggard emulate SCENARIO` starts one; --runs names"
-            " its folder"
+            f"no emulation is running in {root} — start one with `laggard emulate SCENARIO`, or"
+            " give its folder with --runs"
         )
     raise InputError(
-        f"{len(found)} emulations are up — name one with --run:"
+        f"{len(found)} emulations are running — choose one with --run:"
         f" {', '.join(each.name for each in found)}"
     )
 
 
 def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
-    """Run a command in a host of an emulation, on this terminal, held to the host's share.
+    """Run a command in a host of an emulation on this terminal, limited to the host's CPU share.
 
     Args:
-        folder: the emulation's run folder.
-        host: the host's name, or a pattern that only it matches.
-        command: the program and its arguments; none for the user's shell.
+        folder: run folder of the emulation
+        host: name of the host, or a pattern that matches only it
+        command: program and its arguments; empty for the user's shell
 
     Returns:
-        The command's exit status, as a shell would tell it.
+        Exit status of the command, as a shell reports it.
 
     Raises:
-        RunFolderError: no emulation is up there.
-        LaggardError: no such host, or it cannot be entered.
+        RunFolderError: no emulation is running there
+        LaggardError: there is no such host, or it cannot be entered
     """
     content, descriptors = send_request(folder, ControlRequest(action="enter", host=host))
     name, variables = str(content["host"]), content["environment"]
@@ -71,6 +71,7 @@ def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
     interactive = not command and sys.stdin.isatty()
     chosen = tuple(command) or (os.environ.get("SHELL") or _FALLBACK_SHELL,)
 
+    # Runs in the forked child: only there the emulation sees the process in its PID namespace.
     def apply_share() -> None:
         reply, _ = send_request(
             folder, ControlRequest(action="hold", host=name, interactive=interactive)
@@ -80,7 +81,7 @@ def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
             share = (
                 ""
                 if reply["held"]
-                else "; a shell is not held to the CPU share here: give a command instead"
+                else "; this shell is not limited to the CPU share: give a command instead"
             )
             sys.stderr.write(f"{name} ({address}){share}\n")
             sys.stderr.flush()

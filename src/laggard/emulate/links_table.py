@@ -1,4 +1,4 @@
-"""`laggard links`: the links of a running emulation as they are, again and again."""
+"""Live table of the links of a running emulation (`laggard links`)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from laggard.run_folder.results import JsonValue
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMNS = ("links", "asked for", "now", "RTT, ms", "measured", "Mbit/s", "dropped")
+_COLUMNS = ("links", "requested", "current", "RTT, ms", "measured", "Mbit/s", "dropped")
 _FIRST_NUMERIC_COLUMN = 3
 _CAPTION = (
-    "RTT: by what holds now; measured on one link of a row. "
-    "Mbit/s, dropped: of all its links, since the last look, IPv4 and IPv6 together."
+    "RTT: from the current delays; measured: on one link of the row. "
+    "Mbit/s, dropped: all links of the row since the last update, IPv4 and IPv6 together."
 )
 
 
 def read_links(folder: Path) -> list[JsonValue]:
-    """The live links of an emulation, as `emulation_documents.link_document` writes each.
+    """Return the live links of an emulation, in the form of `output.build_link_document`.
 
     Raises:
-        RunFolderError: no emulation is up there.
+        RunFolderError: no emulation is running in this folder
     """
     content, _ = send_request(folder, ControlRequest(action="links"))
     links = content["links"]
@@ -36,11 +36,12 @@ def read_links(folder: Path) -> list[JsonValue]:
 
 
 def show_links(folder: Path, every_s: float) -> None:
-    """Show the table until an interrupt or the end of the emulation; once where the output is no
-    terminal.
+    """Show the table until an interrupt or the end of the emulation.
+
+    If the output is not a terminal, the table is printed once.
 
     Raises:
-        RunFolderError: no emulation is up there.
+        RunFolderError: no emulation is running in this folder
     """
     from rich.console import Console
     from rich.live import Live
@@ -48,6 +49,7 @@ def show_links(folder: Path, every_s: float) -> None:
     console = Console()
     table = build_links_table(read_links(folder))
     if not sys.stdout.isatty():
+        # Without a terminal, rich would wrap the table at 80 columns.
         Console(width=200).print(table)
         return
     with Live(table, console=console, auto_refresh=False) as live:
@@ -61,8 +63,9 @@ def show_links(folder: Path, every_s: float) -> None:
 
 
 def build_links_table(links: list[JsonValue]) -> Table:
-    """The table of live links, a row for all that are alike: `8 x cloud → edge`, or a single link
-    by its ends.
+    """Build the table of live links, with one row for all alike links.
+
+    A row has a title such as `8 x cloud → edge`, or the two hosts of a single link.
     """
     from rich import box
     from rich.table import Table
@@ -101,7 +104,7 @@ def _format_row(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
 
 
 def format_constraint(constraint: Mapping[str, JsonValue]) -> str:
-    """A constraint in a few words."""
+    """Format a constraint in a few words."""
     parts = [
         f"{constraint['delay_ms']:g} ms",
         f"± {constraint['jitter_ms']:g} ms{_format_distribution(constraint)}"

@@ -1,4 +1,4 @@
-"""What `laggard emulate` and `laggard links` say, as text for people and JSON for machines."""
+"""Output of `laggard emulate` and `laggard links`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _MAX_VIOLATIONS_LISTED = 4
 
 @dataclass(frozen=True)
 class EmulationStatus:
-    """A continuum that is up and keeps its promises, but for what the warnings say that it
-    cannot.
-    """
+    """Status of a continuum that is up; `warnings` lists the limits that it cannot enforce."""
 
     run_id: str
     folder: Path
@@ -35,7 +33,7 @@ class EmulationStatus:
 
 
 def format_status(status: EmulationStatus) -> str:
-    """What to do with a continuum that is up."""
+    """Format the hosts of a running continuum and instructions for its use."""
     last = status.hosts[-1].name
     speed_text = (
         "" if status.dilation == 1 else f", {status.dilation:g} times slower than real time"
@@ -61,16 +59,16 @@ def format_status(status: EmulationStatus) -> str:
                 else [*rows[:_MAX_HOSTS_LISTED], f"  and {len(rows) - _MAX_HOSTS_LISTED} more"]
             ),
             (
-                f"in another terminal: laggard ssh {last}, or laggard ssh {last} COMMAND, or"
+                f"in another terminal, run: laggard ssh {last}, laggard ssh {last} COMMAND, or"
                 " laggard links"
             ),
-            "Ctrl-C ends it, and every process in it",
+            "Ctrl-C ends the emulation and every process in it",
         ]
     )
 
 
 def build_status_document(status: EmulationStatus) -> dict[str, JsonValue]:
-    """The same as JSON."""
+    """Build the same information as JSON."""
     hosts: list[JsonValue] = [
         {
             "name": host.name,
@@ -91,18 +89,18 @@ def build_status_document(status: EmulationStatus) -> dict[str, JsonValue]:
 
 
 def format_violations(violations: Sequence[TimedViolation]) -> str:
-    """What has just slipped, on one line."""
+    """Format new fidelity violations on one line."""
     shown = [format_violation(each) for each in violations[:_MAX_VIOLATIONS_LISTED]]
     more = (
         [f"{len(violations) - _MAX_VIOLATIONS_LISTED} more, in fidelity_violations.json"]
         if len(violations) > _MAX_VIOLATIONS_LISTED
         else []
     )
-    return "the emulation slipped, " + "; ".join((*shown, *more))
+    return "the emulation was out of tolerance: " + "; ".join((*shown, *more))
 
 
 def build_violations_document(violations: Sequence[TimedViolation]) -> dict[str, JsonValue]:
-    """The same as JSON."""
+    """Build the same information as JSON."""
     rows: list[JsonValue] = [{**row} for row in to_violation_rows(violations)]
     return {"status": "violated", "violations": rows}
 
@@ -112,7 +110,7 @@ def _format_percent(share: float) -> str:
 
 
 def build_link_document(link: LiveLink) -> dict[str, JsonValue]:
-    """A live link as JSON; every quantity in virtual units."""
+    """Build the JSON document of a live link; every quantity is in virtual units."""
     group = link.group
     return {
         "src_layer": group.src_layer,

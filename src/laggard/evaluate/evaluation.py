@@ -1,4 +1,4 @@
-"""`laggard evaluate`: the analysis is held against runs whose stragglers are known."""
+"""Evaluation of the analysis on runs with known stragglers (`laggard evaluate`)."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class EvaluationScope:
-    """How much is tried: the first `cases` of the grid (None: all of it), drawn from `seed`."""
+    """Scope of an evaluation: the first `cases` of the grid of `seed`; None for all cases."""
 
     cases: int | None
     seed: int
 
 
 def evaluate_generated(scope: EvaluationScope, *, quiet: bool) -> tuple[EvaluatedCase, ...]:
-    """Tries generated runs, as many at once as there are cores.
+    """Evaluate generated runs, as many at once as there are cores.
 
     Args:
-        scope: which part of the grid.
-        quiet: whether to draw no progress, which is drawn on a terminal only.
+        scope: part of the grid to evaluate
+        quiet: True to show no progress bar; without a terminal there is none
 
     Returns:
-        Each run with its verdict, in the grid's order.
+        Each run with its verdict, in the order of the grid.
     """
     cases = build_full_grid(scope.seed)[: scope.cases]
     verdicts = _track_progress(evaluate_cases(cases), len(cases), quiet=quiet)
@@ -60,16 +60,16 @@ def evaluate_generated(scope: EvaluationScope, *, quiet: bool) -> tuple[Evaluate
 def evaluate_emulated(
     scope: EvaluationScope, runs: Path, *, quiet: bool
 ) -> tuple[EvaluatedCase, ...]:
-    """Tries real runs on the emulated continuum, one after the other.
+    """Evaluate real runs on the emulated continuum, one after the other.
 
     Args:
-        scope: how many, and the seed of when and where they are slowed.
-        runs: where their run folders are kept.
-        quiet: whether they say nothing meanwhile.
+        scope: number of runs, and seed of their slowdowns
+        runs: folder of the run folders
+        quiet: True to print no progress
 
     Returns:
-        Each run with its verdict; a run that failed, or whose emulation slipped, proves nothing and
-        is left out.
+        Each run with its verdict. A run that failed or was unfaithful is omitted, because it
+        proves nothing.
     """
     cases = draw_cases(scope.seed, scope.cases or DEFAULT_EMULATED_CASES)
     evaluated = (_run_emulated_case(case, runs, quiet=quiet) for case in cases)
@@ -84,9 +84,9 @@ def _run_emulated_case(case: EmulatedCase, runs: Path, *, quiet: bool) -> Evalua
     result = run_in_subprocess(SCENARIO, case.overrides(), runs).result or {}
     if result.get("status") != "done":
         log.warning(
-            "%s: the run ended %s and is left out",
+            "%s: the run ended with status `%s` and is omitted",
             case.name,
-            result.get("status", "without an answer"),
+            result.get("status", "no result"),
         )
         return None
     folder = Path(str(result["folder"]))

@@ -1,6 +1,4 @@
-"""The truth of a real run, from `events.parquet`: read to judge the findings, never to make
-them.
-"""
+"""Ground truth of a real run, from `events.parquet`; it is read only to judge the findings."""
 
 from __future__ import annotations
 
@@ -28,13 +26,15 @@ FAMILY_BY_QUANTITY: Mapping[str, StragglerFamily] = {
     "read_mb_per_s": "storage",
     "rate_mbps": "network",
 }
-"""Which family slows when a quantity falls."""
+"""Family of work that slows down when a quantity falls."""
 
 
 @dataclass(frozen=True)
 class QuantityDrop:
-    """One quantity of one host or link that fell for a while: by what ratio, and when, in seconds
-    after the first step.
+    """Temporary drop of one quantity of one host or link.
+
+    `ratio` is the normal value divided by the reduced one. `begin_s` and `end_s` are seconds after
+    the first step.
     """
 
     quantity: str
@@ -46,22 +46,23 @@ class QuantityDrop:
 
 
 def read_injected_events(run: RunData, folder: Path) -> tuple[InjectedEvent, ...]:
-    """What was done to a run, as events.
+    """Return the slowdowns that were injected into a run, as events.
 
     Args:
-        run: the run.
-        folder: its folder.
+        run: the run
+        folder: its run folder
 
     Returns:
-        An event for each host, and for all links that changed at one time. Its steps are those of
-        which the greater part lies within. Whether it is detectable is told by the run's own noise
-        from step to step.
+        One event per host, and one for all links that changed in the same period. An event has the
+        steps whose middle lies in the period. The run's own noise between steps decides whether it
+        is detectable.
     """
     import pyarrow.parquet as pq
 
     timeline, clock = build_timeline(run), get_step_clock(run)
     drops = pair_drops(pq.read_table(folder / "events.parquet").to_pylist(), float(clock.end_s[-1]))
     local = [each for each in drops if not _is_of_links(each)]
+    # Sorted by period, since `groupby` joins only neighbors.
     links = sorted((each for each in drops if _is_of_links(each)), key=_get_period)
     groups = [[each] for each in local] + [
         list(same) for _, same in groupby(links, key=_get_period)
@@ -71,8 +72,9 @@ def read_injected_events(run: RunData, folder: Path) -> tuple[InjectedEvent, ...
 
 
 def pair_drops(rows: list[dict[str, object]], end_of_run_s: float) -> tuple[QuantityDrop, ...]:
-    """Pairs the beginnings and ends in rows of `events.parquet`; what never ended did so with the
-    run, at `end_of_run_s`.
+    """Pair the begin and end rows of `events.parquet`.
+
+    A drop without an end row lasts until the end of the run, `end_of_run_s`.
     """
     drops, open_drops = [], {}
     for row in rows:
@@ -87,8 +89,8 @@ def pair_drops(rows: list[dict[str, object]], end_of_run_s: float) -> tuple[Quan
         elif row["kind"] == "end" and key in open_drops:
             low, begin_s = open_drops.pop(key)
             drops.append(QuantityDrop(*key, value / low, begin_s, at_s))
-    # What a quantity was before is told at its end alone; without one the ratio is unknown, and
-    # taken as plain to see.
+    # Only an end row has the normal value. Without it the ratio is unknown, and infinity counts as
+    # certainly detectable.
     drops += [
         QuantityDrop(*key, float("inf"), begin_s, end_of_run_s)
         for key, (_, begin_s) in open_drops.items()
@@ -131,11 +133,12 @@ def _create_event(
 def _select_log_durations(
     timeline: Timeline, family: StragglerFamily, rank: int | None
 ) -> FloatArray:
-    """The log durations in which the slowness shows, after warm-up."""
+    """Return the log durations after warm-up in which the slowness appears."""
     usual = ~timeline.warm_up
     if rank is None:
         logs: FloatArray = measure_transfers(timeline).step_logs[usual]
         return logs
     seconds = timeline.work.of_rank(rank, FAMILIES[family].codes)[usual].sum(axis=1)
+    # The lower limit avoids the logarithm of zero in steps without this work.
     own: FloatArray = np.log(np.maximum(seconds, 1e-9))
     return own

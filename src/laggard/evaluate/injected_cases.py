@@ -1,5 +1,6 @@
-"""What `laggard evaluate --emulated` injects into real runs: values drawn from a seed, told as
-overrides of one small scenario.
+"""Slowdowns that `laggard evaluate --emulated` injects into real runs of one small scenario.
+
+They are drawn from a seed and expressed as overrides of the scenario.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ SCENARIO = Path(str(files("laggard.experiments") / "evaluation"))
 HOSTS = ("cloud.trainer.1.1", "fog.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2")
 TIER_PAIRS = (("cloud", "fog"), ("fog", "edge"), ("cloud", "edge"))
 CPU_PERCENT, READ_KB_PER_S, RATE_MBPS = 16.0, 200.0, 100.0
-"""What the scenario's hosts and links have when nothing is injected."""
+"""CPU share, drive and link rate of the scenario without injection."""
 MAGNITUDES = (1.5, 2.0, 4.0)
 _FAMILY_CYCLE: tuple[Injected, ...] = ("compute", "network", "none", "storage", "both", "none")
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """One event: from `at_s` on, `for_s` seconds long, a host or all links between two tiers are
-    `magnitude` times slower.
+    """Event that makes a host, or all links between two tiers, `magnitude` times slower.
+
+    It begins at `at_s` and lasts `for_s` seconds.
     """
 
     family: StragglerFamily
@@ -36,7 +38,7 @@ class Slowdown:
     for_s: float
 
     def to_yaml(self) -> str:
-        """As an entry of `heterogeneity.to_yaml`."""
+        """Return the event as an entry of `heterogeneity.dynamic`."""
         when = f"at: {self.at_s:g}s, for: {self.for_s:g}s"
         if isinstance(self.target, tuple):
             src, dst = self.target
@@ -52,14 +54,14 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class EmulatedCase:
-    """One run: what is slowed in it."""
+    """One run and its slowdowns."""
 
     family: Injected
     slowdowns: tuple[Slowdown, ...]
 
     @property
     def name(self) -> str:
-        """What it is, in a line."""
+        """Return a description on one line."""
         parts = [
             f"{each.family} x{each.magnitude:g} of {each.target} at {each.at_s:g} s"
             for each in self.slowdowns
@@ -67,7 +69,7 @@ class EmulatedCase:
         return "; ".join(parts) or "clean"
 
     def overrides(self) -> tuple[str, ...]:
-        """The scenario's overrides."""
+        """Return the overrides of the scenario."""
         return (
             (f"heterogeneity.dynamic=[{', '.join(each.to_yaml() for each in self.slowdowns)}]",)
             if self.slowdowns
@@ -76,14 +78,14 @@ class EmulatedCase:
 
 
 def draw_cases(seed: int, count: int) -> tuple[EmulatedCase, ...]:
-    """Draws what is injected.
+    """Draw the slowdowns of runs.
 
     Args:
-        seed: the same seed gives the same cases.
-        count: how many.
+        seed: seed; equal seeds give equal cases
+        count: number of runs
 
     Returns:
-        Families in turn, a third of the cases clean.
+        Cases with the families in turn; a third of the cases is clean.
     """
     rng = np.random.default_rng(seed)
     return tuple(
@@ -100,5 +102,6 @@ def _draw_case(family: Injected, rng: np.random.Generator) -> EmulatedCase:
 def _draw_slowdown(family: StragglerFamily, rng: np.random.Generator) -> Slowdown:
     targets = TIER_PAIRS if FAMILIES[family].uses_links else HOSTS
     target = targets[int(rng.integers(len(targets)))]
+    # Start at 5 to 9 s, duration 5 to 8 s.
     at_s, for_s = (round(float(seconds), 1) for seconds in rng.uniform((5.0, 5.0), (9.0, 8.0)))
     return Slowdown(family, target, float(rng.choice(MAGNITUDES)), at_s, for_s)

@@ -1,1 +1,5 @@
-"""`laggard verify`: how exactly this machine emulates a continuum, and whether it was quiet."""
+"""Measurement of how exactly this machine emulates a continuum (`laggard verify`).
+
+Read `verification.py` first; `rounds.py` makes the rounds that it judges. This folder imports
+`campaign/`, `run_folder/`, the room `network_emulation` and `laggard.core`.
+"""

@@ -1,4 +1,4 @@
-"""Rounds of a verification: quietness, one emulation in a process of its own, quietness again."""
+"""Rounds of a verification: one emulation in a new process, between two quietness measurements."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from laggard.verify.verification import VerificationRound
 
 SCENARIO = Path(str(files("laggard.experiments") / "verification"))
 EMULATED_S = 12.0
-"""Virtual seconds that each round keeps the continuum: its events are over after 10."""
+"""Duration of each round in virtual seconds; the scenario's events are over after 10."""
 
 
 @dataclass(frozen=True)
 class VerificationOptions:
-    """How to verify.
+    """Options of a verification.
 
     Attributes:
-        scenario: folder of the scenario to bring up.
-        runs: folder that keeps the run folders.
-        links: what shapes the links: `auto`, `netem` or `userspace`.
-        rounds: number of quiet rounds that suffice.
-        most_rounds: number of rounds after which to stop, quiet or not.
+        scenario: folder of the scenario to start
+        runs: folder of the run folders
+        links: link emulation: `auto`, `netem` or `userspace`
+        rounds: number of quiet rounds after which the verification ends
+        most_rounds: maximum number of rounds, quiet or not
     """
 
     scenario: Path
@@ -42,7 +42,7 @@ def run_rounds(options: VerificationOptions) -> Iterator[VerificationRound]:
     """Yield rounds until enough of them were quiet.
 
     Raises:
-        KeyboardInterrupt: a signal ended the verification.
+        KeyboardInterrupt: a signal ended the verification
     """
     quiet = 0
     for _ in range(options.most_rounds):
@@ -56,6 +56,7 @@ def run_rounds(options: VerificationOptions) -> Iterator[VerificationRound]:
 def _run_round(options: VerificationOptions) -> VerificationRound:
     cores = usable_cores()
     before = measure_quietness(cores)
+    # With `record`, a failed check does not end the emulation: it is a result of the verification.
     command = ("emulate", "--for", f"{EMULATED_S:g}s", "--fidelity", "record")
     ended = run_in_subprocess(
         options.scenario,
@@ -74,7 +75,7 @@ def _run_round(options: VerificationOptions) -> VerificationRound:
 
 
 def load_event_lateness_ms(folder: Path) -> tuple[float, ...]:
-    """Return how late each event of a run took effect, in milliseconds."""
+    """Return the delay in milliseconds from each event's requested time to its effect."""
     import pyarrow.parquet as pq
 
     path = folder / "events.parquet"

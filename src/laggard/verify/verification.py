@@ -13,21 +13,21 @@ from laggard.core.text_columns import align_columns
 from laggard.network_emulation.fidelity.quietness import CoreQuietness
 
 MOST_EVENT_LATENESS_MS = 20.0
-"""Median time from the moment that a timed event was requested to its effect."""
+"""Tolerance of the median delay from a timed event's requested time to its effect."""
 
 Verdict = Literal["good", "out of tolerance", "not quiet"]
 
 
 @dataclass(frozen=True)
 class VerificationRound:
-    """One bring-up of the continuum between two measurements of the machine.
+    """One emulation of the continuum between two quietness measurements of the machine.
 
     Attributes:
-        before: quietness of the cores just before.
-        after: quietness of the cores just after.
-        checks: fidelity checks of the bring-up, in virtual units.
-        event_lateness_ms: time from each event's request to its effect.
-        error: why the emulation did not come up; empty when it did.
+        before: quietness of the cores just before
+        after: quietness of the cores just after
+        checks: fidelity checks of the emulation, in virtual units
+        event_lateness_ms: delay from each event's requested time to its effect
+        error: reason why the emulation did not start; empty if it did
     """
 
     before: tuple[CoreQuietness, ...]
@@ -38,12 +38,12 @@ class VerificationRound:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every core was quiet before and after."""
+        """Return whether every core was quiet before and after."""
         return all(core.is_quiet for core in (*self.before, *self.after))
 
 
 class VerifiedQuantity(Record):
-    """One emulated quantity over all rounds that count; `tolerance` is absolute."""
+    """One emulated quantity over all counted rounds; `tolerance` is absolute."""
 
     kind: str
     src: str
@@ -68,18 +68,18 @@ class Verification(Record):
     disturbances: tuple[str, ...]
 
     def to_json(self) -> str:
-        """Return the result for machines."""
+        """Return the result as JSON."""
         return self.model_dump_json(indent=2)
 
     def text(self) -> str:
-        """Return the result for people."""
+        """Return the result as text."""
         return "\n".join(self._format_lines())
 
     def _format_lines(self) -> Iterator[str]:
         yield f"{self.rounds} rounds, {self.quiet_rounds} of them on a quiet machine"
         yield from align_columns([_HEADER, *map(_format_row, self.quantities)])
-        yield from (f"  not emulated: {error}" for error in self.errors)
-        yield from (f"  disturbed: {each}" for each in self.disturbances[:4])
+        yield from (f"  emulation failed: {error}" for error in self.errors)
+        yield from (f"  not quiet: {each}" for each in self.disturbances[:4])
         yield _VERDICTS[self.verdict]
 
 
@@ -87,21 +87,21 @@ _HEADER = ("quantity", "where", "requested", "median", "lowest to highest", "tol
 _VERDICTS: dict[Verdict, str] = {
     "good": "good: this machine emulates every quantity within its tolerance",
     "out of tolerance": (
-        "out of tolerance: quiet as it was, this machine missed the quantities marked NO — request"
-        " lower rates and fewer hosts at once, or raise --dilation"
+        "out of tolerance: on a quiet machine, the quantities marked NO exceed their tolerance —"
+        " request lower rates or fewer hosts, or raise --dilation"
     ),
     "not quiet": (
-        "this machine was not quiet, so nothing can be said about it — end other programs and"
-        " repeat"
+        "not quiet: this machine was never quiet, so the result is not conclusive — end other"
+        " programs and repeat"
     ),
 }
 
 
 def judge(rounds: Sequence[VerificationRound]) -> Verification:
-    """Judge the medians over the quiet rounds; over all rounds when no round was quiet.
+    """Judge the medians over the quiet rounds, or over all rounds if none was quiet.
 
     Args:
-        rounds: at least one, in their order.
+        rounds: at least one round, in order
     """
     quiet = [each for each in rounds if each.is_quiet]
     counted = quiet or list(rounds)
@@ -121,6 +121,8 @@ def judge(rounds: Sequence[VerificationRound]) -> Verification:
 def _compare_checks(rounds: Iterable[VerificationRound]) -> Iterator[VerifiedQuantity]:
     alike: dict[tuple[object, ...], list[FidelityCheck]] = defaultdict(list)
     for check in (check for each in rounds for check in each.checks):
+        # Checks of different rounds belong together if they request the same value of the same
+        # target.
         alike[check.kind, check.src, check.dst, check.requested].append(check)
     for checks in alike.values():
         first, values = checks[0], [check.measured for check in checks]
