@@ -251,6 +251,8 @@ def compare_results(
 
 def print_each(results: Sequence[Result]) -> None:
     """Print the speedup of each strategy for each seed, and the part of the bound it reaches."""
+    from strategy_comparison.speedups import LIMIT_LABEL
+
     shares, slipped = (
         mean_shares(),
         {result.key for result in results if result.status == "unfaithful"},
@@ -279,7 +281,7 @@ def print_each(results: Sequence[Result]) -> None:
             ]
         )
     rows.append(
-        ["bound", *of_each(whole.columns, [made.bounds for made in of_seed.values()], "{:.2f}")]
+        [LIMIT_LABEL, *of_each(whole.columns, [made.bounds for made in of_seed.values()], "{:.2f}")]
     )
     print_table(whole.columns, rows)
 

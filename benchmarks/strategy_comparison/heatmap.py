@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
-from strategy_comparison.speedups import Cell, Comparison, format_ratio
+from strategy_comparison.speedups import LIMIT_LABEL, Cell, Comparison, format_ratio
 
 from laggard.analysis.report.style.canvas import INK, MUTED, is_narrow, new_figure, set_title
 from laggard.analysis.tables.columns import FloatArray
@@ -37,7 +37,7 @@ def draw_comparison(comparison: Comparison, width_in: float) -> Figure:
     Returns:
         The figure, drawn under the caller's style.
     """
-    rows = (*comparison.strategies, "bound")
+    rows = (*comparison.strategies, LIMIT_LABEL)
     logs = _compute_log_ratios(comparison)
     # The bound's row does not set the scale: it may exceed all measured ratios by far.
     top = max(_LEAST_TOP, float(np.nanmax(np.abs(logs[:-1]), initial=0.0)))
@@ -87,7 +87,7 @@ def _get_ratio(cell: Cell | None) -> float:
 
 
 def _format_cell(comparison: Comparison, row: str, column: str) -> str:
-    if row == "bound" and column in comparison.bounds:
+    if row == LIMIT_LABEL and column in comparison.bounds:
         return f"{comparison.bounds[column]:.1f}"
     cell = comparison.cells.get((row, column))
     return "" if cell is None else format_ratio(cell)

@@ -12,6 +12,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+LIMIT_LABEL = "limit at equal samples"
+"""Name of the largest possible ratio in tables and figures. A strategy that needs fewer samples than
+the baseline can exceed it."""
+
 
 @dataclass(frozen=True)
 class RunTiming:
@@ -176,7 +180,7 @@ def _iterate_markdown_lines(comparison: Comparison) -> Iterator[str]:
     bounds = [
         _format_optional(comparison.bounds.get(column), "{:.2f}") for column in comparison.columns
     ]
-    yield "| " + " | ".join(["bound", *bounds]) + " |"
+    yield "| " + " | ".join([LIMIT_LABEL, *bounds]) + " |"
 
 
 def _format_cell(cell: Cell | None) -> str:
