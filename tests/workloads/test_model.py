@@ -100,7 +100,7 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"stop": {}}, "at least one of accuracy, steps and time"),
         ({"stop": {"accuracy": 95}}, "less than or equal to 1"),
         ({"stop": {"time": "0s"}}, "positive duration"),
-        ({"stop": {"time": "ten minutes"}}, "a duration is a number"),
+        ({"stop": {"time": "ten minutes"}}, "a duration must be a number"),
         ({"stop": {"epochs": 3}}, "Extra inputs"),
         ({"placement": {"workers": []}}, "at least 1 item"),
         ({"placement": {"per_host": 0}}, "greater than or equal to 1"),
