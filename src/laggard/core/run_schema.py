@@ -284,8 +284,7 @@ class Alarm(Record):
         host: host of the straggler; None for a collective.
         link: both ends of the slow link, if it is known.
         family: kind of the slow work.
-        kind: `dynamic` for a slowdown that began during the run, `deterministic` for a permanent
-            one.
+        kind: `deterministic` for a permanent straggler, `dynamic` for a temporary slowdown.
         slowdown: ratio to the rank's own usual duration if `kind` is dynamic, to the fastest
             device class if it is deterministic.
         confidence: confidence of the detector.
