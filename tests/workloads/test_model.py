@@ -409,7 +409,7 @@ def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:
     [
         ("no_such_package.x:y", "No module"),
         ("json:no_such", "no attribute"),
-        ("json:decoder", "not something to call"),
+        ("json:decoder", "which cannot be called"),
     ],
 )
 def test_callables_that_are_none(name: str, says: str) -> None:

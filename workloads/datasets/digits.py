@@ -15,6 +15,7 @@ from laggard.core.errors import PrerequisiteError
 from laggard.workloads.datasets.arrays import Arrays
 
 TRAIN_SAMPLES = 1437
+# Fixed, so that the test images do not depend on the workload's seed.
 SPLIT_SEED = 0
 
 
@@ -39,6 +40,7 @@ def load() -> Arrays:
         test_inputs=images[TRAIN_SAMPLES:],
         test_labels=labels[TRAIN_SAMPLES:],
         classes=10,
+        # Pixel values from 0 to 16 become -1 to 1.
         scale=1 / 8,
         shift=-1.0,
     )

@@ -33,6 +33,7 @@ def load(name: str, seed: int) -> Arrays | Data:
     if not isinstance(returned, tuple) or len(returned) != 4:
         raise InputError(f"{name} returned a {type(returned).__name__} — {RULE}")
     train_inputs, train_labels, test_inputs, test_labels = (np.asarray(part) for part in returned)
+    # Kinds of numpy types: f for floats, i and u for integers.
     if (
         train_inputs.ndim not in (2, 4)
         or train_inputs.dtype.kind not in "fiu"

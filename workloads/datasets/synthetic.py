@@ -50,6 +50,7 @@ def _generate_images(
     shape = (spec.channels, spec.size, spec.size)
     patterns = random.uniform(64, 192, (spec.classes, *shape)).astype(np.float32)
     images = np.empty((len(labels), *shape), dtype=np.uint8)
+    # In parts, because the noise of all images at once needs four times the memory of the images.
     for start in range(0, len(labels), 1024):
         part = labels[start : start + 1024]
         noise = random.standard_normal((len(part), *shape), dtype=np.float32) * NOISE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+# Pooling to a fixed grid makes the size of the dense layers independent of the image size.
 GRID = 4
 
 

@@ -74,6 +74,7 @@ class FlatState:
         changed BatchNorm's statistics since the state was sent. This change is kept. `average` is
         modified.
         """
+        # The buffers follow the parameters; only they have changed since the state was sent.
         count = self.parameters
         state = self.read()
         average[count:] += state[count:].cpu() - sent[count:]

@@ -27,6 +27,7 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             layers += [convolution, nn.ReLU()]
             channels = width
+        # An image of 1x1 cannot be halved any more.
         if size >= 2:
             layers.append(nn.MaxPool2d(2))
             size //= 2

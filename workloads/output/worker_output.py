@@ -157,6 +157,7 @@ def of_all_lives(first: Path) -> tuple[Path, ...]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically, so that readers see all of it or nothing."""
+    # The process ID keeps the temporary files of several writers apart.
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content)
     partial.rename(path)

@@ -94,6 +94,7 @@ class OwnDataset(Section):
 
 
 def _dataset_tag(value: object) -> str:
+    # Every name that is not one of Laggard's is taken for a callable of the user's own.
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     return name if isinstance(name, str) and name in DATASET_NAMES else "own"
 

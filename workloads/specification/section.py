@@ -23,6 +23,7 @@ class Section(BaseModel):
     The old key is refused with a message that gives the present name.
     """
 
+    # Files use a field's alias (`time`), and Python code its name with the unit (`time_s`).
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     @model_validator(mode="before")

@@ -16,6 +16,7 @@ def replace_atomically(path: Path) -> Iterator[Path]:
     Every reader sees either the old or the new content. If the body raises, the temporary file is
     removed and the old file stays.
     """
+    # In the same folder, because a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         yield temporary

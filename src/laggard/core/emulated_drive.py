@@ -184,6 +184,7 @@ class Drive:
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             bytes_per_ns = self._limits[rate]
+            # With one piece of this size per sharer, a round of the queue takes PIECE_NS.
             served = min(left, bytes_per_ns * PIECE_NS / self._words[_SHARERS])
             end_ns = max(ready_ns, self._words[_BUSY_UNTIL_NS]) + round(served / bytes_per_ns)
             self._words[_BUSY_UNTIL_NS] = end_ns

@@ -42,6 +42,7 @@ def git_commit(folder: Path) -> str | None:
         "--always",
         "--dirty",
         "--abbrev=40",
+        # No tag may match, so that the answer is always a hash.
         "--exclude=*",
     ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)

@@ -105,6 +105,8 @@ def find_ambiguous_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...
 
 def _split_terms(pattern: str) -> tuple[str, ...]:
     text = pattern.lower()
+    # As in Ansible, a colon separates terms only if there is no comma. `_TERM` keeps a colon inside
+    # brackets, as in [0:2].
     parts = text.split(",") if "," in text else _TERM.findall(text)
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -135,6 +137,7 @@ def _map_roles_to_first_hosts(hosts: Sequence[Host]) -> Mapping[str, str]:
 
 
 def _select_roles(terms: Sequence[str], roles: Mapping[str, str]) -> set[str]:
+    # A pattern that only excludes or intersects starts from all hosts.
     included = [term for term in terms if term[0] not in "!&"] or ["all"]
     chosen = {role for term in included for role in _match_roles(term, roles)}
     for term in terms:
@@ -160,6 +163,7 @@ def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
     if subscript[2] is not None:
         at = int(subscript[2])
         return found[at:][:1] if -len(found) <= at else []
+    # Unlike in Python, the end of a slice is included.
     return found[int(subscript[3]) : int(subscript[4]) + 1 if subscript[4] else None]
 
 

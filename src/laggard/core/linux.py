@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Values of the kernel's headers: sched.h, mount.h, capability.h and prctl.h.
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -40,6 +41,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_TIMERSLACK = 29
 _TIMER_ABSOLUTE = 1
+# glibc does not wrap sched_setattr(2): these are its number on each architecture, and its argument,
+# a `struct sched_attr`.
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 _SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 

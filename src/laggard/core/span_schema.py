@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Values of the columns `group` and `peer` in spans that have no group or peer.
 NO_GROUP = -1
 NO_PEER = -1
+# A Parquet row group is the smallest part of a table that can be read alone.
 ROW_GROUP_ROWS = 1 << 20
 
 

@@ -24,6 +24,7 @@ _TIME_MS: Mapping[str, float] = {
     "us": 1e-3, "usec": 1e-3, "usecs": 1e-3, "ms": 1.0, "msec": 1.0, "msecs": 1.0, "s": 1e3,
     "sec": 1e3, "secs": 1e3,
 }  # fmt: skip
+# In tc's notation, units that end in `bit` count bits per second, and units in `bps` count bytes.
 _RATE_MBPS: Mapping[str, float] = {
     "bit": 1e-6, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "tbit": 1e6,
     "kibit": 1024e-6, "mibit": 1024**2 * 1e-6, "gibit": 1024**3 * 1e-6, "tibit": 1024**4 * 1e-6,
@@ -62,6 +63,7 @@ def _to_text(value: object) -> str:
     """Return text unchanged, and a bare number (not true or false) in plain decimals."""
     if isinstance(value, str):
         return value
+    # Plain decimals, because the expression for numbers has no exponent.
     plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
     return f"{value:.12f}" if plain else ""
 

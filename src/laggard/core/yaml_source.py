@@ -211,6 +211,7 @@ class _Reader:
             if isinstance(event, MappingEndEvent):
                 break
             name = self._read_key(event, converted)
+            # The path with "#key" has the position of the key, the path without it the value's.
             self.positions[*key, name, "#key"] = _get_position(event)
             converted[name] = self._read_value(next(events), events, (*key, name))
         return converted
@@ -347,6 +348,8 @@ def _make_problem(source: YamlSource, model: type[BaseModel], details: ErrorDeta
         return source.locate_problem(
             key, "a list is expected here", "write `- ` lines, or [one, two]"
         )
+    # A validator of Laggard's models writes "rule — fix"; pydantic's own messages have no fix and
+    # begin with "Input should".
     message = details["msg"].removeprefix("Value error, ")
     rule, _, fix = message.partition(" — ")
     return source.locate_problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)

@@ -112,6 +112,8 @@ class ChurnScheduler:
         return self.context.dilation.virtual_s((time.monotonic_ns() - self._zero_ns) / 1e9)
 
     def _start_joining(self, plan: WorkerPlan, turn: Turn) -> None:
+        # A rank's successive processes are numbered, so that late messages to or from the earlier
+        # one are ignored.
         if self.supervisor.has_run(plan.rank):
             plan = self._plans[plan.rank] = plan.next_life()
         self._joining[plan.rank] = _JoiningWorker(self.start_worker(plan), turn.at_s, self._now_s)

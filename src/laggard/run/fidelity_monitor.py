@@ -55,6 +55,7 @@ class FidelityMonitorThread:
     def __exit__(self, *_: object) -> None:
         self._stop_event.set()
         self._thread.join()
+        # A last sample covers the time since the thread's last one.
         self._monitor.add(self._sample())
 
     def violations(self, zero_ns: int, end_ns: int | None = None) -> tuple[TimedViolation, ...]:

@@ -122,9 +122,12 @@ def run_in_sandbox(
     cpu = plan_cpus(
         scenario.peak_shares, cores, count_reserved_cores(scenario, len(cores)), options.dilation
     )
+    # Hosts on a kernel without IPv6 have IPv4 addresses only.
     if not kernel_has_ipv6():
         scenario = scenario.with_hosts(replace(host, ipv6=()) for host in scenario.hosts)
     with ExitStack() as stack:
+        # The janitor outlives this process. It starts before the run folder exists, so that it does
+        # not share the folder's lock.
         janitor = stack.enter_context(Janitor.start())
         folder, record = RunFolder.create(
             options.runs, _draft_record(scenario, options, backend, cpu)

@@ -159,6 +159,7 @@ def _start_processes(
     present = [worker for worker in workers if not worker.late]
     for worker in present:
         _start_worker(context, continuum, server, supervisor, worker)
+    # The server's number follows those of the ranks.
     nodes = [worker.rank for worker in present] + (
         [len(workers)] if server_plan is not None else []
     )
@@ -170,6 +171,7 @@ def _start_processes(
             continuum.shares.attach(
                 process.host, process.pid, work=work_file if work_file.exists() else None
             )
+    # Workers wait for this file, so all shares apply before the first step.
     write_whole(context.output_dir.start_signal, b"")
     supervisor.wait_for(
         [context.output_dir.zero],

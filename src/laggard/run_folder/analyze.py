@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from laggard.analysis.formats.import_run.trace_format import TraceFormat
     from laggard.analysis.tables.load_run import RunData
 
+# The functions import the analysis themselves, so that commands without one start quickly.
 REFERENCE_FILE = "reference_bytedance.json"
 
 
@@ -110,6 +111,7 @@ def analyze_if_trained(run: RunData) -> AnalysisResult | None:
     try:
         return analyze_run(run)
     except RunFolderError:
+        # A run that failed early may have no complete step. A finished one must have some.
         if run.record is None or run.record.status == "done":
             raise
         return None

@@ -35,10 +35,11 @@ def analyze_training(
     folder = journal.folder.path
     with journal.stage("analyze"):
         run, status = load_run(folder), journal.record.status
+        # The controller leaves the status `running` if there was no error; `done` is set below.
         ended = done is not None and status in {"running", "unfaithful"}
         if done is not None and ended:
-            # The analysis needs the outcome, as in a later analysis of the folder: the spans of some
-            # ranks do not show when training ended.
+            # As in a later analysis of the folder, the record must contain the outcome: not every
+            # rank's spans show when training ended.
             run = replace(
                 run,
                 record=journal.record.model_copy(

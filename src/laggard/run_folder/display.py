@@ -141,6 +141,7 @@ def _create_progress_bar() -> tuple[Progress, TaskID]:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
+    # Automatic refreshing would start a thread.
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
     progress.start()
     return progress, progress.add_task("", total=1.0)

@@ -53,8 +53,8 @@ def _require_all(checks: Sequence[FidelityCheck]) -> None:
     if failed:
         text = "\n".join(f"  {_format_check(check)}" for check in failed)
         raise FidelityError(
-            f"{len(failed)} of {len(checks)} fidelity checks failed: the emulation is not within its"
-            " tolerances — run again while no other program uses the machine, or reduce the"
+            f"{len(failed)} of {len(checks)} fidelity checks failed, so the emulation is not within"
+            " its tolerances — run again while no other program uses the machine, or reduce the"
             f" scenario's rates or CPU shares:\n{text}"
         )
 

@@ -80,6 +80,7 @@ class RunFolder:
                 path, record = _finalize_folder(unfinished, draft)
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
                 _point_latest(path)
+                # The folder is complete, so nothing is undone.
                 undo.pop_all()
         return cls(path, lock_fd), record
 
@@ -274,6 +275,8 @@ def _point_latest(path: Path) -> None:
     latest = path.with_name(LATEST_LINK)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        # Two runs may start at the same time. Ids sort by time, so the link never moves back to the
+        # older run.
         fcntl.flock(directory, fcntl.LOCK_EX)
         if latest.is_symlink() and latest.exists() and latest.readlink().name > path.name:
             return
@@ -313,6 +316,7 @@ def _read_record(path: Path) -> RunRecord:
 
 
 def _explain_invalid_record(data: bytes, error: ValidationError) -> str:
+    # A record of a newer version may be invalid for any reason, so its version is read first.
     version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})\b', data)
     if version and int(version[1]) > SCHEMA_VERSION:
         return (

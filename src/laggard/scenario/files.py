@@ -40,6 +40,7 @@ class ScenarioFile:
         """Return the content of the file as run: unchanged, or with the overrides applied."""
         if not self.overrides:
             return self.data
+        # An override with a line break would end the comment, so it is left out.
         origins = "".join(
             f"# {override.origin}\n" for override in self.overrides if override.origin.isprintable()
         )
@@ -123,6 +124,7 @@ def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:
                     (Problem(shown, 0, 0, "", "not a regular file", "use a regular file"),)
                 )
             with os.fdopen(descriptor, "rb", closefd=False) as file:
+                # One byte more than allowed reveals a file that is too large.
                 data = file.read(most + 1)
         finally:
             os.close(descriptor)
@@ -150,6 +152,7 @@ def dump_yaml(value: YamlValue) -> bytes:
     from ruamel.yaml import YAML
 
     yaml = YAML()
+    # By default, ruamel.yaml breaks long lines.
     yaml.width = 1 << 16
     text = io.BytesIO()
     yaml.dump(_quote_strings(value), text)

@@ -126,6 +126,7 @@ class Scenario:
     def files(self) -> Mapping[str, bytes]:
         """Return every file as run, with overrides applied, by its path within the folder."""
         written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
+        # This file has no model of its own here, so its content is kept as it is.
         env_path = self.folder / workflow_env.FILE
         env_file = {workflow_env.FILE: env_path.read_bytes()} if env_path.is_file() else {}
         return (
@@ -220,6 +221,7 @@ def load_scenario(
         workers = [host.name for host in ranks]
         problems.add(memory_problems(models.heterogeneity, workers, hosts, sources.heterogeneity))
     traces = _read_traces(models, folder, sources, problems)
+    # Events can only be expanded for correct hosts, links and stopping rules.
     changes = None
     if network is not None and models.workload is not None and not problems.collected:
         links = network[0]

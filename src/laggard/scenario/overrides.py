@@ -91,6 +91,7 @@ def apply_overrides(source: YamlSource, overrides: Sequence[Override]) -> YamlSo
 
 def _apply_override(source: YamlSource, override: Override) -> YamlSource:
     value, key = _replace_value(source.value, override.key, override)
+    # The replaced value has no place in the file, nor has anything below it.
     places = {
         written: place for written, place in source.positions.items() if written[: len(key)] != key
     }

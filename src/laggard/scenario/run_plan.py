@@ -228,6 +228,7 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
             "backend": machine.links,
             "cores": len(machine.cores),
             "dilation": round(cpu.dilation, 4),
+            # `dilation` is rounded for readers only; the load is computed from the exact value.
             "usable_cores": len(machine.cores) - reserved,
             "cpu_load": round(
                 sum(compute_load(share / cpu.dilation) for share in scenario.peak_shares.values()),

@@ -21,6 +21,7 @@ Bools = NDArray[np.bool_]
 # that limits the size of the arrays.
 _WINDOW_POINTS = 512
 _BLOCK_POINTS = 256
+# The search for a maximum ends when it can improve by less than this.
 _CONVERGED_NS = 1e-3
 # A crossing of the bounds by less than this is a rounding error, not a contradiction.
 _CONTRADICTION_NS = 0.1
