@@ -87,7 +87,7 @@ def find_pattern_error(pattern: str) -> str | None:
         return f"a host pattern must have at most {_LONGEST_PATTERN} characters"
     terms = _split_terms(pattern)
     if "," not in pattern and re.search(r"[\[\]]", _TERM.sub("", pattern)):
-        return "the brackets of a host pattern must be paired"
+        return "the brackets of a host pattern must come in pairs"
     if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
         return "a host pattern must contain at least one name or glob, such as edge.*"
     faults = (_find_expression_error(term.lstrip("!&")) for term in terms)
@@ -121,7 +121,9 @@ def _find_expression_error(term: str) -> str | None:
     # Patterns come from strangers, and Python's `re` has no time limit: repeated groups and many
     # repetitions can backtrack for hours on one name.
     if re.search(r"\)[*+?{]", term) or len(re.findall(r"(?<!\\)[*+{]", term)) > 3:
-        return "a regular expression may use at most three of * + {, and none of them after a group"
+        return (
+            "a regular expression may repeat (* + {) up to three times, and must not repeat a group"
+        )
     return None
 
 

@@ -146,7 +146,9 @@ def parse_duration_s(value: object) -> float:
 
 def parse_size_bytes(value: object) -> int:
     """Parse a positive size such as `1GiB` or `512MB` to bytes; the unit is mandatory."""
-    rule = "a size must be a positive number with the unit kB, MB, GB, KiB, MiB or GiB, as in 1GiB"
+    rule = (
+        "a size must be a positive number with the unit kB, MB, GB, KiB, MiB or GiB, such as 1GiB"
+    )
     size = _parse_quantity(value, _BYTES, None, rule)
     if size < 1:
         raise ValueError(rule)
@@ -155,7 +157,7 @@ def parse_size_bytes(value: object) -> int:
 
 def parse_throughput_mb_per_s(value: object) -> float:
     """Parse a positive storage throughput such as `20MB/s` to MB/s (10^6 bytes)."""
-    rule = "a throughput must be a positive number with the unit kB/s, MB/s or GB/s, as in 20MB/s"
+    rule = "a throughput must be a positive number with the unit kB/s, MB/s or GB/s, such as 20MB/s"
     if not isinstance(value, str) or not value.strip().lower().endswith("/s"):
         raise ValueError(rule)
     throughput = _parse_quantity(value.strip()[:-2], _BYTES, None, rule) / 1e6
