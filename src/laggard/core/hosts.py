@@ -151,6 +151,7 @@ def _select_roles(terms: Sequence[str], roles: Mapping[str, str]) -> set[str]:
 
 
 def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
+    """Return the roles that one term, without its `!` or `&`, matches."""
     if term in roles:
         return [term]
     if term == "all":

@@ -322,6 +322,7 @@ def _parse_plain_scalar(text: str) -> YamlValue:
 
 
 def _make_problem(source: YamlSource, model: type[BaseModel], details: ErrorDetails) -> Problem:
+    """Convert one of pydantic's errors to a located problem in the words of scenario files."""
     below = details.get("ctx", {}).get(ERROR_SUBKEY, ())
     key = (*_find_written_key(source, details["loc"], whole=not below), *below)
     kind = details["type"]
@@ -386,6 +387,7 @@ def _suggest_key(model: type[BaseModel], location: Sequence[str | int]) -> str:
 
 
 def _find_models_at(model: type[BaseModel], location: Sequence[str | int]) -> list[type[BaseModel]]:
+    """Return the models that can be at a pydantic location: several within a union."""
     models = [model]
     for part in location:
         fields = [

@@ -178,6 +178,7 @@ class StragglerWatcher:
         return np.concatenate(done)
 
     def _write_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Append alarms to the file and the log, each with the time of its first report."""
         if not alarms:
             return
         assert self._zero_ns is not None

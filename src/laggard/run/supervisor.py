@@ -239,6 +239,7 @@ class Supervisor:
             raise WorkerError(str(overrun), largest_process.rank, largest_process.host)
 
     def _check_hanging(self) -> None:
+        """Raise an error that names the hung rank, if there is one after the first step began."""
         if not self.output_dir.zero.exists():
             return
         last, now_ns = (

@@ -187,6 +187,7 @@ def _start_worker(
     supervisor: Supervisor,
     worker: WorkerPlan,
 ) -> SupervisedProcess:
+    """Start a worker in its host, and supervise it."""
     name = f"rank-{worker.rank}"
     log = context.logs / (f"{name}.{worker.life + 1}.log" if worker.life else f"{name}.log")
     pid = server.spawn(
@@ -274,6 +275,11 @@ def _supervise_training(
     churn: ChurnScheduler,
     alarms: AlarmDisplay,
 ) -> tuple[TimedViolation, ...]:
+    """Apply events and churn, monitor fidelity and processes, until training ends.
+
+    Returns:
+        The violations, and the changes that took effect too late.
+    """
     zero_ns = int(json.loads(context.output_dir.zero.read_text())["zero_ns"])
     context.journal.update(first_step_s=round((zero_ns - context.started_ns) / 1e9, 3))
     scheduler = Scheduler(

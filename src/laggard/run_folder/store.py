@@ -272,6 +272,7 @@ def _finalize_folder(unfinished: Path, draft: RunRecord) -> tuple[Path, RunRecor
 
 
 def _point_latest(path: Path) -> None:
+    """Point the link `latest` at a run folder, unless it names a newer one."""
     latest = path.with_name(LATEST_LINK)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -242,6 +242,8 @@ def _collect_sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Scenari
 def _validate_models(
     files: Mapping[str, ScenarioFile], folder: Path, problems: _ProblemCollector, *, training: bool
 ) -> _ScenarioModels:
+    """Validate every file that could be read; a missing optional file gives an empty model."""
+
     def model(name: str, kind: type[Model]) -> Model | None:
         return (
             problems.try_call(lambda: validate_model(files[name].source, kind))
@@ -280,6 +282,7 @@ def _plan_network(
     sources: ScenarioSources,
     problems: _ProblemCollector,
 ) -> tuple[LinkPlan, Mapping[str, float]] | None:
+    """Check the rules, and plan links and CPU shares; None if there are problems."""
     network, heterogeneity = models.network, models.heterogeneity
     if network is None or heterogeneity is None:
         return None

@@ -317,6 +317,7 @@ def _list_links(scenario: Scenario) -> Iterator[PlannedLink]:
 
 
 def _plan_event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEvent:
+    """Describe one entry of `dynamic`, with the number of hosts or links that it affects."""
     timed = event if isinstance(event, TimedHostEvent | TimedLinkEvent) else None
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         targets, count = event.hosts, len(select_hosts(event.hosts, scenario.hosts))
