@@ -310,7 +310,7 @@ def test_runs_are_found_by_path_id_prefix_and_scenario(tmp_path: Path) -> None:
         find_run("2", tmp_path)
     with pytest.raises(RunFolderError, match="not a run folder"):
         find_run("nothing", tmp_path)
-    with pytest.raises(RunFolderError, match=r"no run\.json in it"):
+    with pytest.raises(RunFolderError, match=r"has no run\.json"):
         find_run(str(tmp_path), tmp_path)
     first.close()
     second.close()
