@@ -88,12 +88,12 @@ def test_patterns(pattern: str, expected: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("pattern", "rule"),
     [
-        ("", "names hosts"),
+        ("", "at least one name or glob"),
         ("~[", "pairs"),
         ("edge.*[", "pairs"),
         ("~[,edge.*", "not a regular expression"),
-        ("!", "names hosts"),
-        ("edge.*:~", "names hosts"),
+        ("!", "at least one name or glob"),
+        ("edge.*:~", "at least one name or glob"),
         ("~(a+)+$", "repeat"),
         ("~.*.*.*.*x", "repeat"),
         ("e" * 257, "at most"),

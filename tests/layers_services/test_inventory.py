@@ -119,7 +119,7 @@ def test_a_good_file(key_folder: Path) -> None:
         ("{ssh: node1, gateway: 'a;b'}", 27, "a gateway is user@host:port"),
         ("{ssh: node1, site: ../x}", 24, "a site has letters"),
         ("{ssh: node1, hosts: '[edge'}", 25, "brackets"),
-        ("{ssh: node1, hosts: ''}", 25, "a host pattern names hosts"),
+        ("{ssh: node1, hosts: ''}", 25, "a host pattern must contain at least one name"),
         ("{ssh: node1, adress: 10.0.0.1}", 18, "did you mean `address`?"),
         ("{ssh: node1, hostt: x}", 18, "did you mean `hosts`?"),
         ("node1", 5, "keys with values are expected here"),

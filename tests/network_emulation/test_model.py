@@ -68,9 +68,9 @@ def test_a_file_may_have_no_rules(text: str) -> None:
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
-        ("delay: 10 parsecs", "delay is a number"),
+        ("delay: 10 parsecs", "delay must be a number"),
         ("delay: 10", "E2Clab requires a text"),
-        ("delay: -3ms", "delay is a number"),
+        ("delay: -3ms", "delay must be a number"),
         ("rate: 0mbit", "positive number"),
         ("rate: fast", "positive number"),
         ("loss: 101%", "from 0% to 100%"),

@@ -32,8 +32,8 @@ def test_the_worst_is_named_with_what_would_help(tmp_path: Path) -> None:
     (told,) = find_slow_ranks(work, _workers(tmp_path), lambda host: 0.5)
     assert "1 of 2 workers" in told
     assert (
-        "rank 1 on edge.trainer.1.2 4.0 times: its steps of 0.3 ms take 8.0 times the CPU time"
-        in told
+        "rank 1 on edge.trainer.1.2, by a factor of 4.0: under its share, a step of 0.3 ms takes"
+        " 8.0 times as much CPU time" in told
     )
     assert "larger --dilation" in told
 

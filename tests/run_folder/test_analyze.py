@@ -121,7 +121,7 @@ def test_what_is_something_else_is_not_replaced(tmp_path: Path, run_folder: Path
     for taken in (tmp_path / "mine", run_folder, trace):
         result = laggard("analyze", trace, "--out", taken)
         assert result.exit_code == 2
-        assert "something else is there already" in result.output
+        assert "is not overwritten" in result.output
 
 
 def test_a_bad_trace_ends_with_status_2_and_its_place(tmp_path: Path) -> None:

@@ -306,11 +306,11 @@ def test_runs_are_found_by_path_id_prefix_and_scenario(tmp_path: Path) -> None:
     assert find_run(str(first.path), tmp_path) == first.path.resolve()
     assert find_run(record.id, tmp_path) == first.path
     assert find_run("quickstart", tmp_path) == second.path.resolve()
-    with pytest.raises(RunFolderError, match="2 runs begin so"):
+    with pytest.raises(RunFolderError, match="2 runs begin with this id"):
         find_run("2", tmp_path)
-    with pytest.raises(RunFolderError, match="no run folder"):
+    with pytest.raises(RunFolderError, match="not a run folder"):
         find_run("nothing", tmp_path)
-    with pytest.raises(RunFolderError, match=r"no run\.json in it"):
+    with pytest.raises(RunFolderError, match=r"has no run\.json"):
         find_run(str(tmp_path), tmp_path)
     first.close()
     second.close()

@@ -90,7 +90,7 @@ def test_a_key_of_another_kind_of_rule_is_told_so(folder: Path) -> None:
         " 1mbit}"
     )
     told = str(problems_of(folder, rule))
-    assert "does not go with the other keys" in told
+    assert "cannot be combined with the other keys" in told
     assert "did you mean `src`" not in told
 
 
@@ -173,13 +173,13 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
     ("change", "place", "rule"),
     [
         (_replace(WORKLOAD, "batch_size:", "batchsize:"), "workload.yaml:6:1", "unknown key — did you mean `batch_size`?"),
-        (_replace(NETWORK, "delay: 5ms", "delay: 10 parsecs"), "network.yaml:5:", "a delay is a number"),
-        (_replace(NETWORK, "delay: 5ms", "delay: -5ms"), "network.yaml:5:", "a delay is a number"),
-        (_replace(NETWORK, "rate: 100mbit", "rate: 0mbit"), "network.yaml:5:", "a rate is a positive number"),
-        (_replace(NETWORK, "delay: 5ms", "delay: .nan"), "network.yaml:5:", "a number is finite"),
+        (_replace(NETWORK, "delay: 5ms", "delay: 10 parsecs"), "network.yaml:5:", "a delay must be a number"),
+        (_replace(NETWORK, "delay: 5ms", "delay: -5ms"), "network.yaml:5:", "a delay must be a number"),
+        (_replace(NETWORK, "rate: 100mbit", "rate: 0mbit"), "network.yaml:5:", "a rate must be a positive number"),
+        (_replace(NETWORK, "delay: 5ms", "delay: .nan"), "network.yaml:5:", "a number must be finite"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "edgy.*"'), "network.yaml:5:", "matches no host"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "~["'), "network.yaml:5:", "brackets"),
-        (_replace(NETWORK, 'src: "edge.*"', 'src: "~(a+)+$"'), "network.yaml:5:", "no group"),
+        (_replace(NETWORK, 'src: "edge.*"', 'src: "~(a+)+$"'), "network.yaml:5:", "must not repeat a group"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "$(reboot)"'), "network.yaml:5:", "matches no host"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "edge.*; reboot"'), "network.yaml:5:", "networks.0.src"),
         (_become(NETWORK, ""), "", ""),
@@ -211,16 +211,16 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(WORKLOAD, "strategy: allreduce", "churn: [{at: 9s, leaves: edge.trainer.1.1}]"), "workload.yaml:8:8", "none can leave or join — use parameter_server, asynchronous"),
         (_replace(WORKLOAD, "strategy: allreduce", "strategy: diloco\nchurn: [{at: 9s, joins: edge.trainer.1.1}]"), "workload.yaml:9:8", "under diloco every worker takes part in collectives"),
         (_churn("{at: 9s, leaves: edge.trainer.1.9}"), "workload.yaml:9:26", "matches no host"),
-        (_churn("{at: 9s, leaves: edge.*, joins: edge.*}"), "workload.yaml:9:9", "give one of leaves and joins"),
-        (_churn("{at: 9s}"), "workload.yaml:9:9", "give one of leaves and joins"),
+        (_churn("{at: 9s, leaves: edge.*, joins: edge.*}"), "workload.yaml:9:9", "either `leaves` or `joins` — give one of them"),
+        (_churn("{at: 9s}"), "workload.yaml:9:9", "either `leaves` or `joins` — give one of them"),
         (_churn("{leaves: edge.*}"), "workload.yaml:9:9", "`at` is missing"),
         (_churn("{at: 9s, leave: edge.*}"), "workload.yaml:9:18", "did you mean `leaves`?"),
-        (_churn("{at: -9s, leaves: edge.*}"), "workload.yaml:9:14", "a duration is a number"),
-        (_churn("{at: 9s, leaves: edge.*}, {at: 10s, leaves: edge.trainer.1.2}"), "workload.yaml:9:53", "edge.trainer.1.2 is away already at 10 s — let it join before"),
-        (_churn("{at: 9s, leaves: edge.*}, {at: 5s, leaves: edge.trainer.1.2}"), "workload.yaml:9:26", "edge.trainer.1.2 is away already at 9 s"),
-        (_churn("{at: 9s, leaves: fog.*}, {at: 10s, joins: fog.*}, {at: 11s, joins: fog.*}"), "workload.yaml:9:76", "fog.trainer.1.1 is already there at 11 s — let it leave before"),
-        (_churn("{at: 9s, leaves: '*'}"), "workload.yaml:9:26", "nobody is left to train at 9 s"),
-        (_churn("{at: 9s, joins: '*'}"), "workload.yaml:9:25", "no worker is there when training begins"),
+        (_churn("{at: -9s, leaves: edge.*}"), "workload.yaml:9:14", "a duration must be a number"),
+        (_churn("{at: 9s, leaves: edge.*}, {at: 10s, leaves: edge.trainer.1.2}"), "workload.yaml:9:53", "edge.trainer.1.2 is already absent at 10 s — add an earlier entry in which it joins"),
+        (_churn("{at: 9s, leaves: edge.*}, {at: 5s, leaves: edge.trainer.1.2}"), "workload.yaml:9:26", "edge.trainer.1.2 is already absent at 9 s"),
+        (_churn("{at: 9s, leaves: fog.*}, {at: 10s, joins: fog.*}, {at: 11s, joins: fog.*}"), "workload.yaml:9:76", "fog.trainer.1.1 is already present at 11 s — add an earlier entry in which it leaves"),
+        (_churn("{at: 9s, leaves: '*'}"), "workload.yaml:9:26", "no worker is left to train at 9 s"),
+        (_churn("{at: 9s, joins: '*'}"), "workload.yaml:9:25", "no worker is present when training begins"),
         (_churn("{at: 9s, leaves: edge.*}, {at: 10s, joins: edge.*}, {at: 5s, joins: cloud.*}"), "", ""),
         (_replace(LAYERS, "name: fog", "name: cloud"), "layers_services.yaml:", "two layers have this name"),
         (_replace(LAYERS, "name: fog", "name: Cloud"), "layers_services.yaml:", "two layers have this name"),
@@ -236,9 +236,9 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 0.01%"), "heterogeneity.yaml:4:", "at least 0.1%"),
         (_replace(HETEROGENEITY, "cpu: 40%", "cpu: 40"), "heterogeneity.yaml:4:", "a cpu share"),
         (_replace(HETEROGENEITY, "cpu: 40%", "memory: 200MiB"), "heterogeneity.yaml:4:", "a worker needs at least 240 MiB"),
-        (_replace(HETEROGENEITY, "cpu: 40%", "memory: 300"), "heterogeneity.yaml:4:", "with its unit"),
-        (_replace(HETEROGENEITY, "cpu: 40%", "uplink: 20"), "heterogeneity.yaml:4:", "with its unit"),
-        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "at: 20s, for: 10s, delay: 20"), "heterogeneity.yaml:16:", "with its unit"),
+        (_replace(HETEROGENEITY, "cpu: 40%", "memory: 300"), "heterogeneity.yaml:4:", "with the unit"),
+        (_replace(HETEROGENEITY, "cpu: 40%", "uplink: 20"), "heterogeneity.yaml:4:", "with the unit"),
+        (_replace(HETEROGENEITY, "at: 20s, for: 10s", "at: 20s, for: 10s, delay: 20"), "heterogeneity.yaml:16:", "with the unit"),
         (_replace(HETEROGENEITY, "at: 20s, for: 10s", "at: 20s, for: 10s, jitter: 900ms"), "heterogeneity.yaml:16:", "jitter must not exceed the delay"),
         (_replace(HETEROGENEITY, 'dst: "cloud.*"', 'dst: "cluod.*"'), "heterogeneity.yaml:16:", "did you mean cloud.*?"),
         (_replace(HETEROGENEITY, "cpu: 40%", "read: 20"), "heterogeneity.yaml:4:", "a throughput"),
@@ -366,7 +366,7 @@ def test_an_endless_list_of_problems_is_cut(tmp_path: Path) -> None:
     [
         ("network.networks.1=null", "network.yaml"),
         ("workload.stop.steps=10", "before 3 evaluations"),
-        ("workload.stop.time=10s", "before this begins"),
+        ("workload.stop.time=10s", "before this entry begins"),
         ("workload.placement.workers=[cloud.*]", "never waits for another"),
         ("workload.placement.workers=[edge, cloud.*]", "edge.*"),
         ("network.networks=[]", "no rule constrains"),

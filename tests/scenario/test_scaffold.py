@@ -36,7 +36,7 @@ def test_every_file_names_its_schema(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "workload.yaml").write_text("mine")
-    with pytest.raises(InputError, match=r"workload\.yaml is there already"):
+    with pytest.raises(InputError, match=r"workload\.yaml exists already"):
         write_scenario_template(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["workload.yaml"]
 

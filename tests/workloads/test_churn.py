@@ -174,11 +174,11 @@ def test_turns_are_those_of_workers_by_time(
     [
         ("1-10 1+20 1-30", "", {}),
         ("1+10 1-20 1+30", "1", {}),
-        ("1-10 1-20", "", {1: "away already"}),
-        ("1-10 1+20 1+30", "", {2: "already there"}),
+        ("1-10 1-20", "", {1: "already absent"}),
+        ("1-10 1+20 1+30", "", {2: "already present"}),
         ("1-10 1+10", "", {}),
-        ("1-10 2-10 3-10 1+20", "", {2: "nobody is left to train at 10 s"}),
-        ("1+10 2+10 3+10", "123", {0: "no worker is there when training begins"}),
+        ("1-10 2-10 3-10 1+20", "", {2: "no worker is left to train at 10 s"}),
+        ("1+10 2+10 3+10", "123", {0: "no worker is present when training begins"}),
         ("2+10 1-10 3-10", "2", {}),
     ],
 )

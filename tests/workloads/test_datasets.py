@@ -135,7 +135,11 @@ def test_cifar10_binary_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"x" * 3000, "no whole number"), (b"\xff" * 3073, "label above 9"), (b"", "no whole number")],
+    [
+        (b"x" * 3000, "not a whole number"),
+        (b"\xff" * 3073, "label above 9"),
+        (b"", "not a whole number"),
+    ],
 )
 def test_cifar10_files_that_are_none(tmp_path: Path, content: bytes, says: str) -> None:
     write_cifar(tmp_path, "test_batch.bin", 2, 1)
@@ -200,7 +204,7 @@ def test_a_file_that_is_no_image(tmp_path: Path) -> None:
     for path in root.rglob("*.*"):
         path.write_bytes(b"\x89PNG broken")
     data = prepared(tmp_path / "workers", {"name": "image_folder", "folder": str(root)})
-    with pytest.raises(InputError, match="is no image"):
+    with pytest.raises(InputError, match="is not a readable image"):
         batch(data.train, 0)
 
 
@@ -210,7 +214,7 @@ def test_image_folders_that_are_none(tmp_path: Path, make: list[str]) -> None:
     root.mkdir()
     for name in make:
         (root / name).mkdir()
-    with pytest.raises(InputError, match="at least two classes"):
+    with pytest.raises(InputError, match="at least two, one per class"):
         prepared(tmp_path / "workers", {"name": "image_folder", "folder": str(root)})
     with pytest.raises(InputError, match="no such folder"):
         prepared(
@@ -274,7 +278,7 @@ def test_own_data(own: Path) -> None:
     ("name", "says"),
     [
         ("wrong_lengths", "4 training samples and 3 labels"),
-        ("wrong_shapes", "give them one shape"),
+        ("wrong_shapes", "must have the same shape"),
         ("negative", "labels must be"),
         ("text", "returned a str"),
         ("wrong_kind", "not whole numbers"),

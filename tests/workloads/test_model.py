@@ -100,7 +100,7 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"stop": {}}, "at least one of accuracy, steps and time"),
         ({"stop": {"accuracy": 95}}, "less than or equal to 1"),
         ({"stop": {"time": "0s"}}, "positive duration"),
-        ({"stop": {"time": "ten minutes"}}, "a duration is a number"),
+        ({"stop": {"time": "ten minutes"}}, "a duration must be a number"),
         ({"stop": {"epochs": 3}}, "Extra inputs"),
         ({"placement": {"workers": []}}, "at least 1 item"),
         ({"placement": {"per_host": 0}}, "greater than or equal to 1"),
@@ -409,7 +409,7 @@ def test_plans_that_cannot_be(settings: dict[str, object], says: str) -> None:
     [
         ("no_such_package.x:y", "No module"),
         ("json:no_such", "no attribute"),
-        ("json:decoder", "not something to call"),
+        ("json:decoder", "which cannot be called"),
     ],
 )
 def test_callables_that_are_none(name: str, says: str) -> None:

@@ -103,7 +103,7 @@ def test_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_shapes.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert build_model("own_shapes:some", (7,), 5, 1)(torch.zeros(1, 7)).shape == (1, 5)
-    with pytest.raises(InputError, match=r"return a torch.nn.Module"):
+    with pytest.raises(InputError, match=r"must return a torch.nn.Module"):
         build_model("own_shapes:nothing", (7,), 5, 1)
 
 

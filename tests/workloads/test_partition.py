@@ -89,7 +89,7 @@ def test_an_epoch_takes_every_sample_once_whoever_takes_how_many(
 
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 3, 3), (5, -1, 4), (2, 2, 2, 2)])
 def test_sizes_that_are_no_split_of_the_batch_are_refused(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="step 0 has 8 samples for 3 ranks"):
+    with pytest.raises(ValueError, match="step 0 needs 3 sizes of 0 or more that add up to 8"):
         Partition(20, 8, 3, 1).share(0, 0, sizes)
 
 

@@ -1,7 +1,8 @@
 """Datasets that `workload.yaml` can name, prepared once per run and then opened by every worker.
 
-A worker may have a twentieth of a core, so whatever can be done once is done by `prepare_data`, in
-a process of its own.
+Read `dataset.py` first (the interface), then `partition.py` (the samples of each rank and step). A
+worker may have a twentieth of a core. Therefore `prepare_data` does all work that is needed only
+once, in a process of its own. This package may import the core, `specification/` and `output/`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ POLL_S = 0.01
 
 
 def prepare_data(settings: DataSettings, output_dir: Path) -> None:
-    """Read or generate the workload's dataset into the output folder, unless that is done already.
+    """Read or generate the workload's dataset into the output folder, unless that is done.
 
     Raises:
-        InputError: the dataset is not what it should be.
-        PrerequisiteError: it needs something that is not installed.
+        InputError: the dataset is damaged or has the wrong form.
+        PrerequisiteError: the dataset needs a package that is not installed.
     """
     folder = WorkerOutputDir(output_dir).data
     if (folder / COMPLETE).exists():
@@ -47,22 +48,30 @@ def prepare_data(settings: DataSettings, output_dir: Path) -> None:
         from laggard.workloads.datasets.arrays import save_arrays
 
         save_arrays(arrays, folder)
+    # Last, because workers open the dataset as soon as this file exists.
     write_whole(folder / COMPLETE, b"")
 
 
 def open_data(settings: DataSettings, output_dir: Path, patience_s: float = 300.0) -> Data:
-    """The prepared dataset; waits for `prepare_data` in another process.
+    """Wait until another process has prepared the dataset (`prepare_data`), and open it.
+
+    Args:
+        settings: settings of the workload.
+        output_dir: folder that all processes of the training share.
+        patience_s: longest wait, in real seconds.
 
     Raises:
-        InputError: the dataset is not what it should be.
-        WorkerError: nobody prepared it within `patience_s` real seconds.
+        InputError: the dataset is damaged or has the wrong form.
+        WorkerError: the dataset was not prepared within `patience_s`.
     """
     folder = WorkerOutputDir(output_dir).data
     deadline_s = time.monotonic() + patience_s
     while not (folder / COMPLETE).exists():
         if time.monotonic() > deadline_s:
             raise WorkerError(
-                f"the dataset was not prepared within {patience_s:.0f} s", -1, "the evaluator"
+                f"the dataset was not prepared within {patience_s:.0f} s: see its log",
+                -1,
+                "the evaluator",
             )
         time.sleep(POLL_S)
     if isinstance(settings.dataset, ImageFolder):
@@ -90,7 +99,7 @@ def _open_arrays(settings: DataSettings, folder: Path) -> Data:
 
 
 def _create_arrays(settings: DataSettings) -> Arrays | None:
-    """The dataset as arrays to save; None where workers read the original themselves."""
+    """Return the dataset as arrays to save; None if workers read the original themselves."""
     spec = settings.dataset
     if isinstance(spec, Digits):
         from laggard.workloads.datasets import digits
@@ -103,6 +112,7 @@ def _create_arrays(settings: DataSettings) -> Arrays | None:
     if isinstance(spec, Cifar10):
         from laggard.workloads.datasets import cifar10
 
+        # Only checks the files: workers map them into memory themselves.
         cifar10.load(Path(spec.folder))
         return None
     from laggard.workloads.datasets import own

@@ -1,4 +1,4 @@
-"""Splits that are arrays: samples are rows, usually of a file that is mapped into memory."""
+"""Splits whose samples are rows of an array, usually of a file that is mapped into memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ DESCRIPTION = "arrays.json"
 
 @dataclass(frozen=True)
 class ArraySplit:
-    """Rows [n, ...]; floats are made of bytes as value * scale + shift, tokens stay integers.
+    """Samples as rows [n, ...].
+
+    Image values become floats as value * scale + shift; tokens stay integers.
 
     Attributes:
         inputs: samples, first axis n.
         labels: classes, shape [n].
         scale: factor for the values of images.
-        shift: added to the scaled values.
+        shift: constant that is added to the scaled values.
         is_tokens: whether samples are token sequences.
     """
 
@@ -42,7 +44,7 @@ class ArraySplit:
         return Raw(self.inputs[indices], self.labels[indices])
 
     def prepare(self, raw: Raw) -> Batch:
-        """Rows as floats or token numbers."""
+        """Convert rows to floats or token numbers."""
         assert not isinstance(raw.inputs, tuple)
         rows = torch.from_numpy(raw.inputs)
         inputs = rows.long() if self.is_tokens else rows.float().mul_(self.scale).add_(self.shift)
@@ -51,7 +53,10 @@ class ArraySplit:
 
 @dataclass(frozen=True)
 class Arrays:
-    """A dataset that fits in memory, before it is saved for the workers."""
+    """Dataset that fits in memory, before it is saved for the workers.
+
+    Attributes are as in `ArraySplit` and `Data`.
+    """
 
     train_inputs: Array
     train_labels: Indices
@@ -64,7 +69,7 @@ class Arrays:
 
 
 def save_arrays(arrays: Arrays, folder: Path) -> None:
-    """Save a dataset so that `load_arrays` costs a worker next to nothing."""
+    """Save a dataset so that `load_arrays` costs a worker almost nothing."""
     np.save(folder / "train_inputs.npy", np.ascontiguousarray(arrays.train_inputs))
     np.save(folder / "test_inputs.npy", np.ascontiguousarray(arrays.test_inputs))
     np.save(folder / "train_labels.npy", arrays.train_labels.astype(np.int64))
@@ -79,7 +84,7 @@ def save_arrays(arrays: Arrays, folder: Path) -> None:
 
 
 def load_arrays(folder: Path) -> Data:
-    """A saved dataset, its samples mapped into memory."""
+    """Open a saved dataset, with its samples mapped into memory."""
     meaning = json.loads((folder / DESCRIPTION).read_bytes())
     vocabulary = meaning["vocabulary"]
 
@@ -95,7 +100,11 @@ def load_arrays(folder: Path) -> Data:
 
 
 def check_arrays(arrays: Arrays, name: str) -> None:
-    """Refuse arrays that do not fit together.
+    """Check that the arrays of a dataset fit together.
+
+    Args:
+        arrays: the dataset.
+        name: name for messages.
 
     Raises:
         InputError: lengths, shapes or labels do not agree.
@@ -107,8 +116,8 @@ def check_arrays(arrays: Arrays, name: str) -> None:
     for what, inputs, labels in sets:
         if len(inputs) != len(labels) or len(labels) == 0:
             raise InputError(
-                f"{name}: {len(inputs)} {what} samples and {len(labels)} labels — give as many of"
-                " both, at least one"
+                f"{name}: {len(inputs)} {what} samples and {len(labels)} labels — the two numbers"
+                " must be equal and at least 1"
             )
         if labels.min() < 0 or labels.max() >= arrays.classes:
             raise InputError(
@@ -116,6 +125,6 @@ def check_arrays(arrays: Arrays, name: str) -> None:
             )
     if arrays.train_inputs.shape[1:] != arrays.test_inputs.shape[1:]:
         raise InputError(
-            f"{name}: training samples are {arrays.train_inputs.shape[1:]} and test samples "
-            f"{arrays.test_inputs.shape[1:]} — give them one shape"
+            f"{name}: training samples have the shape {arrays.train_inputs.shape[1:]} and test"
+            f" samples {arrays.test_inputs.shape[1:]} — both must have the same shape"
         )

@@ -1,5 +1,6 @@
-"""CIFAR-10, binary version (Krizhevsky, 2009): rows of one label byte and 3072 pixel bytes, in
-files mapped into memory.
+"""CIFAR-10, binary version (Krizhevsky, 2009), in files mapped into memory.
+
+A file consists of rows of one label byte and 3072 pixel bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from laggard.workloads.datasets.dataset import Batch, Data, Indices, Raw
 SHAPE = (3, 32, 32)
 ROW_BYTES = 3073
 CLASSES = 10
+# Mean and standard deviation of each color channel over the training images.
 MEAN = (0.4914, 0.4822, 0.4465)
 DEVIATION = (0.2470, 0.2435, 0.2616)
 
@@ -25,7 +27,7 @@ Rows = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class CifarSplit:
-    """Rows of one or several files, in the order of their names."""
+    """Rows of one or several files, in the order of the files' names."""
 
     files: tuple[Rows, ...]
 
@@ -43,7 +45,7 @@ class CifarSplit:
         return Raw(rows[:, 1:], rows[:, 0].astype(np.int64), extra_bytes=len(rows))
 
     def prepare(self, raw: Raw) -> Batch:
-        """Pixels as floats of mean 0 and deviation 1."""
+        """Convert pixels to floats of mean 0 and standard deviation 1."""
         assert not isinstance(raw.inputs, tuple)
         images = (
             torch.from_numpy(np.ascontiguousarray(raw.inputs)).view(-1, *SHAPE).float().div_(255)
@@ -53,16 +55,16 @@ class CifarSplit:
 
 
 def load(folder: Path) -> Data:
-    """The dataset in a folder with `data_batch_*.bin` and `test_batch.bin`.
+    """Open the dataset in a folder with `data_batch_*.bin` and `test_batch.bin`.
 
     Raises:
-        InputError: a file is missing, or is not a whole number of labelled images.
+        InputError: a file is missing, or does not consist of whole labeled images.
     """
     train, test = sorted(folder.glob("data_batch_*.bin")), sorted(folder.glob("test_batch.bin"))
     if not train or not test:
         raise InputError(
-            f"{folder}: no CIFAR-10 here — it should hold data_batch_1.bin … and test_batch.bin,"
-            " from the binary version at https://www.cs.toronto.edu/~kriz/cifar.html"
+            f"{folder}: no CIFAR-10 here — the folder must contain data_batch_1.bin … and"
+            " test_batch.bin from the binary version at https://www.cs.toronto.edu/~kriz/cifar.html"
         )
     return Data(CifarSplit(_map_file(train)), CifarSplit(_map_file(test)), SHAPE, CLASSES)
 
@@ -73,13 +75,14 @@ def _map_file(files: list[Path]) -> tuple[Rows, ...]:
         size = file.stat().st_size
         if size == 0 or size % ROW_BYTES:
             raise InputError(
-                f"{file}: {size} bytes are no whole number of {ROW_BYTES}-byte rows — fetch the"
-                " file again"
+                f"{file}: {size} bytes are not a whole number of rows of {ROW_BYTES} bytes —"
+                " download the file again"
             )
         rows = np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, ROW_BYTES)
         if rows[:, 0].max() >= CLASSES:
             raise InputError(
-                f"{file}: a label above {CLASSES - 1} — this is not the binary version of CIFAR-10"
+                f"{file}: it contains a label above {CLASSES - 1}, so it is not the binary version"
+                " of CIFAR-10 — download that version"
             )
         mapped.append(rows)
     return tuple(mapped)

@@ -1,8 +1,8 @@
-"""Interface of a dataset: samples to fetch, and their preparation into tensors.
+"""Interface of a dataset: fetching samples, and preparing them as tensors.
 
-Fetching is what storage does (reading rows or files); preparing is what the processor does
-(decoding, scaling). They are separate so that a slow disk and a slow core are told apart in the
-trace.
+Fetching is the work of storage (reading rows or files), and preparing is the work of the processor
+(decoding, scaling). They are separate, so that the trace can distinguish a slow disk from a slow
+core.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Raw:
-    """Fetched samples: rows of shape [n, ...] or the content of n files, and n labels.
+    """Fetched samples: rows of shape [n, ...] or the contents of n files, and n labels.
 
     Attributes:
-        inputs: as they are stored.
-        labels: of the samples.
-        extra_bytes: what had to be read of storage besides the inputs.
+        inputs: samples in their stored form.
+        labels: labels of the samples.
+        extra_bytes: bytes that were read from storage in addition to the inputs.
     """
 
     inputs: Array | tuple[bytes, ...]
@@ -34,15 +34,16 @@ class Raw:
 
     @property
     def stored_bytes(self) -> int:
-        """What was read of storage: the bytes that these samples have there."""
+        """Return the number of bytes that were read from storage."""
         inputs = self.inputs
         read = sum(map(len, inputs)) if isinstance(inputs, tuple) else inputs.nbytes
         return read + self.extra_bytes
 
     @property
     def accesses(self) -> int:
-        """How many times storage was turned to: once per file, or once for rows, which lie in one
-        piece.
+        """Return the number of storage accesses: one per file, or one for all rows.
+
+        Rows of one fetch count as contiguous.
         """
         return len(self.inputs) if isinstance(self.inputs, tuple) else 1
 
@@ -55,31 +56,31 @@ class Batch:
     labels: torch.Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """This batch on a device; it is there when this returns."""
+        """Copy this batch to a device, and return when it is there."""
         return Batch(self.inputs.to(device), self.labels.to(device))
 
 
 class Split(Protocol):
-    """The training or the test samples."""
+    """Training or test samples."""
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
 
     def fetch(self, indices: Indices) -> Raw:
-        """Read samples; what storage costs."""
+        """Read samples; this is the part that storage costs."""
 
     def prepare(self, raw: Raw) -> Batch:
-        """Make tensors of them; what the processor costs."""
+        """Convert samples to tensors; this is the part that the processor costs."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset.
+    """Dataset with training and test samples.
 
     Attributes:
         train: training samples.
         test: test samples.
-        input_shape: of one sample: (channels, height, width), or (length,) of tokens.
+        input_shape: shape of one sample: (channels, height, width), or (length,) for tokens.
         classes: number of classes; labels are 0 to classes - 1.
         vocabulary: number of different tokens; None for images.
     """

@@ -1,5 +1,6 @@
-"""1797 real 8x8 images of handwritten digits, which come with scikit-learn (Alpaydin and Kaynak,
-UCI, 1998).
+"""The dataset `digits`: 1797 real 8x8 images of handwritten digits.
+
+The images come with scikit-learn (Alpaydin and Kaynak, UCI, 1998).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from laggard.core.errors import PrerequisiteError
 from laggard.workloads.datasets.arrays import Arrays
 
 TRAIN_SAMPLES = 1437
+# Fixed, so that the test images do not depend on the workload's seed.
 SPLIT_SEED = 0
 
 
 def load() -> Arrays:
-    """The images, shuffled once (neighbours share a writer) and split into 1437 to train and 360 to
-    test.
+    """Load the images, shuffled once and split into 1437 training and 360 test images.
+
+    They are shuffled because neighbors in the file were written by the same person.
 
     Raises:
         PrerequisiteError: scikit-learn is not installed.
@@ -37,14 +40,16 @@ def load() -> Arrays:
         test_inputs=images[TRAIN_SAMPLES:],
         test_labels=labels[TRAIN_SAMPLES:],
         classes=10,
+        # Pixel values from 0 to 16 become -1 to 1.
         scale=1 / 8,
         shift=-1.0,
     )
 
 
 def _find_images_file() -> Path:
-    """Where scikit-learn keeps the images; importing it would cost the start of every run a
-    second.
+    """Return the path of scikit-learn's file of images.
+
+    scikit-learn is not imported, because that would delay the start of every run by a second.
     """
     package = importlib.util.find_spec("sklearn")
     places = package.submodule_search_locations if package is not None else None
@@ -53,5 +58,6 @@ def _find_images_file() -> Path:
         if file.exists():
             return file
     raise PrerequisiteError(
-        "dataset digits: scikit-learn, which ships it, is not installed", "pip install scikit-learn"
+        "dataset digits: it is part of scikit-learn, which is not installed",
+        "pip install scikit-learn",
     )

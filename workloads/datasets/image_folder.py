@@ -1,5 +1,6 @@
-"""A folder of image files, one folder per class; files are read when fetched and decoded when
-prepared.
+"""A folder of image files with one folder per class.
+
+Files are read when they are fetched, and decoded when they are prepared.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from laggard.workloads.specification.datasets import ImageFolder
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"})
 INDEX = "image_folder.json"
+# One in so many images is kept for tests if the folder has no split of its own.
 TEST_PART = 5
 
 Labelled = list[tuple[str, int]]
@@ -26,8 +28,9 @@ Labelled = list[tuple[str, int]]
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Image files [n] and labels [n]; images are resized to `size` x `size` pixels of three
-    channels.
+    """Image files [n] and labels [n].
+
+    Images are resized to `size` x `size` pixels of three channels.
     """
 
     files: tuple[Path, ...]
@@ -42,7 +45,7 @@ class FileSplit:
         return Raw(tuple(self.files[i].read_bytes() for i in indices), self.labels[indices])
 
     def prepare(self, raw: Raw) -> Batch:
-        """Decode, resize, scale to -1 … 1.
+        """Decode the files, resize the images, and scale the values to -1 … 1.
 
         Raises:
             InputError: a file is not an image.
@@ -63,15 +66,16 @@ def _decode_image(content: bytes, size: int) -> np.ndarray[tuple[int, ...], np.d
             return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(
-            f"image_folder: a file of {len(content)} bytes is no image: {error} — remove it"
+            f"image_folder: a file of {len(content)} bytes is not a readable image: {error} —"
+            " remove the file"
         ) from error
 
 
 def index(spec: ImageFolder, seed: int, target: Path) -> None:
-    """List the files once, for the workers to load with `load`.
+    """List the files once, so that workers can open them with `load`.
 
     Raises:
-        InputError: there is nothing to train on or to test with.
+        InputError: there is no training image or no test image.
     """
     root = Path(spec.folder)
     own_split = (root / "train").is_dir() and (root / "test").is_dir()
@@ -85,18 +89,18 @@ def index(spec: ImageFolder, seed: int, target: Path) -> None:
         test, train = [every[i] for i in order[:cut]], [every[i] for i in order[cut:]]
     if not train or not test:
         raise InputError(
-            f"{root}: {len(train)} images to train and {len(test)} to test — both are needed, as"
-            " train/CLASS/*.png and test/CLASS/*.png or as CLASS/*.png"
+            f"{root}: {len(train)} training and {len(test)} test images — at least one of each is"
+            " needed, as train/CLASS/*.png and test/CLASS/*.png, or as CLASS/*.png"
         )
     listing = {"train": train, "test": test, "classes": classes, "size": spec.size}
     write_whole(target / INDEX, json.dumps(listing).encode())
 
 
 def load(folder: Path) -> Data:
-    """The dataset that `index` listed."""
+    """Open the dataset that `index` has listed."""
     from PIL import Image
 
-    # Loads the decoders, so that no worker does it within its first step.
+    # This loads the decoders, so that no worker loads them within its first step.
     Image.init()
     listing = json.loads((folder / INDEX).read_bytes())
     size = listing["size"]
@@ -115,14 +119,14 @@ def load(folder: Path) -> Data:
 
 def _list_classes(root: Path) -> list[str]:
     if not root.is_dir():
-        raise InputError(f"{root}: no such folder — give one with a folder per class")
+        raise InputError(f"{root}: no such folder — give a folder that has one folder per class")
     classes = sorted(
         path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
     )
     if len(classes) < 2:
         raise InputError(
-            f"{root}: {len(classes)} folders — a classifier needs a folder for each of at least two"
-            " classes"
+            f"{root}: found {len(classes)} class folders — give a folder with at least two, one per"
+            " class"
         )
     return classes
 

@@ -1,9 +1,9 @@
-"""The user's own data: `package.module:callable`, called with the seed.
+"""Datasets of the user's own: `package.module:callable`, which is called with the seed.
 
-It returns either the arrays themselves, `(train_inputs, train_labels, test_inputs, test_labels)`
-with float images [n, channels, height, width] or integer tokens [n, length], or a `Data` of its own
-splits, whose `fetch` returns samples as they are stored: their bytes are what a host's emulated
-drive is charged with.
+The callable returns one of two things. It may return the arrays `(train_inputs, train_labels,
+test_inputs, test_labels)`, with float images [n, channels, height, width] or integer tokens [n,
+length]. Or it returns a `Data` with splits of its own, whose `fetch` returns samples in their
+stored form. Their bytes are charged to the host's emulated drive.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from laggard.workloads.datasets.arrays import Arrays, check_arrays
 from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.specification.callables import load_callable
 
-RULE = "return (train_inputs, train_labels, test_inputs, test_labels) as arrays, or a laggard Data"
+RULE = (
+    "return the arrays (train_inputs, train_labels, test_inputs, test_labels), or a"
+    " laggard.workloads.datasets.dataset.Data"
+)
 
 
 def load(name: str, seed: int) -> Arrays | Data:
-    """Call the user's callable.
+    """Call the user's callable, and check the result.
 
     Raises:
         InputError: it cannot be called, or returns something else.
@@ -30,6 +33,7 @@ def load(name: str, seed: int) -> Arrays | Data:
     if not isinstance(returned, tuple) or len(returned) != 4:
         raise InputError(f"{name} returned a {type(returned).__name__} — {RULE}")
     train_inputs, train_labels, test_inputs, test_labels = (np.asarray(part) for part in returned)
+    # Kinds of numpy types: f for floats, i and u for integers.
     if (
         train_inputs.ndim not in (2, 4)
         or train_inputs.dtype.kind not in "fiu"

@@ -1,11 +1,13 @@
-"""Which samples each rank takes in each step: a pure function of the seed (and of sizes), so that a
-run can be repeated.
+"""Assignment of samples to ranks and steps: a pure function of seed and sizes.
 
-Every epoch is a new permutation, cut into batches; the last may be smaller. A batch is dealt out as
-evenly as it goes, unless it is told who takes how many: with N samples on W ranks the first N mod W
-ranks take one more. DDP averages the ranks' gradients with equal weights, so the mean loss of n_i
-samples is scaled by n_i * W / N; then the sum of all ranks' gradients is the gradient of the mean
-over the whole batch.
+The same seed and sizes give the same assignment, so that a run can be repeated. Every epoch is a
+new permutation, divided into batches; the last batch may be smaller. A batch is divided as evenly
+as possible, unless sizes are given: with N samples on W ranks, the first N mod W ranks take one
+more.
+
+DDP averages the ranks' gradients with equal weights. Therefore the mean loss of n_i samples is
+scaled by n_i * W / N. Then the sum of all ranks' gradients is the gradient of the mean over the
+whole batch.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of one step.
+    """Samples of one rank in one step.
 
     Attributes:
-        indices: of the samples, shape [n].
-        batch_size: samples of all ranks in this step.
+        indices: positions of the samples in the training set, shape [n].
+        batch_size: number of samples of all ranks in this step.
         world_size: number of ranks.
     """
 
@@ -39,15 +41,23 @@ class Share:
 
     @property
     def loss_scale(self) -> float:
-        """Factor W / N of the *summed* loss, which makes DDP's average the mean over the whole
-        batch.
+        """Return the factor W / N of the *summed* loss.
+
+        With it, DDP's average is the mean over the whole batch.
         """
         return self.world_size / self.batch_size
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The order of a training set of `samples` for all ranks and steps."""
+    """Order of a training set for all ranks and steps.
+
+    Attributes:
+        samples: size of the training set.
+        batch_size: number of samples of all ranks in a step.
+        world_size: number of ranks.
+        seed: seed of the permutations.
+    """
 
     samples: int
     batch_size: int
@@ -56,54 +66,55 @@ class Partition:
 
     @classmethod
     def of(cls, settings: DataSettings, samples: int, world_size: int) -> Self:
-        """Build the partition of a workload; no batch is larger than the training set."""
+        """Create the partition of a workload; no batch is larger than the training set."""
         return cls(samples, min(settings.batch_size, samples), world_size, settings.seed)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in a pass over the training set, the smaller last one included."""
+        """Return the number of batches in an epoch, including a smaller last one."""
         return -(-self.samples // self.batch_size)
 
     def share(self, step: int, rank: int, sizes: Sequence[int] | None = None) -> Share:
-        """Return a rank's share of a step (from 0); with a small last batch it may be empty.
+        """Return a rank's samples in a step; with a small last batch there may be none.
 
         Args:
-            step: from 0.
-            rank: whose share.
-            sizes: how many samples each rank takes, `samples_in(step)` together; as evenly as it
-                goes when absent.
+            step: number of the step, from 0.
+            rank: the rank.
+            sizes: number of samples of each rank, `samples_in(step)` in total; as even as possible
+                if None.
 
         Raises:
-            ValueError: the sizes are not those of a batch of this step.
+            ValueError: the sizes do not fit the batch of this step.
         """
         batch = self._batch(step)
         dealt = split_evenly(len(batch), self.world_size) if sizes is None else sizes
         if len(dealt) != self.world_size or min(dealt) < 0 or sum(dealt) != len(batch):
             raise ValueError(
-                f"sizes {list(dealt)}: step {step} has {len(batch)} samples for {self.world_size}"
-                " ranks"
+                f"sizes {list(dealt)}: step {step} needs {self.world_size} sizes of 0 or more that"
+                f" add up to {len(batch)}"
             )
         first = sum(dealt[:rank])
         return Share(batch[first : first + dealt[rank]], len(batch), self.world_size)
 
     def part(self, step: int, places: range) -> Share:
-        """What lies at these places of a step's batch, for who was told which part of it is its
-        own.
+        """Return the samples at the given places of a step's batch.
+
+        A strategy may assign such places to a rank (`next_batch_range`).
         """
         batch = self._batch(step)
         return Share(batch[places.start : places.stop], len(batch), self.world_size)
 
     def samples_in(self, step: int) -> int:
-        """Samples of all ranks in a step."""
+        """Return the number of samples of all ranks in a step."""
         return min(self.batch_size, self.samples - step % self.steps_per_epoch * self.batch_size)
 
     def samples_through(self, step: int) -> int:
-        """Samples that all ranks have taken when a step is finished."""
+        """Return the number of samples that all ranks have used when a step is finished."""
         epochs, batches = divmod(step + 1, self.steps_per_epoch)
         return epochs * self.samples + min(batches * self.batch_size, self.samples)
 
     def evaluates_after(self, step: int, every_samples: int) -> bool:
-        """Whether the samples taken pass a multiple of `every_samples` in this step."""
+        """Return whether this step passes a multiple of `every_samples` used samples."""
         before = self.samples_through(step - 1) if step else 0
         return self.samples_through(step) // every_samples > before // every_samples
 
@@ -114,7 +125,7 @@ class Partition:
 
 
 def split_evenly(batch: int, ranks: int) -> tuple[int, ...]:
-    """Sizes that differ by one at most, the first ones larger."""
+    """Divide a batch into sizes that differ by at most one, the larger ones first."""
     each, rest = divmod(batch, ranks)
     return tuple(each + (rank < rest) for rank in range(ranks))
 

@@ -1,4 +1,4 @@
-"""Seeded data that a model can learn, of any size: for measuring without files."""
+"""Generated data of any size that a model can learn, for measurements without files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import numpy.typing as npt
 from laggard.workloads.datasets.arrays import Arrays
 from laggard.workloads.specification.datasets import Synthetic
 
+# Standard deviation of the noise, in pixel values from 0 to 255.
 NOISE = 48.0
+# Fraction of the tokens that is drawn from the class's own part of the vocabulary.
 BIAS = 0.5
 
 
 def generate(spec: Synthetic, seed: int) -> Arrays:
-    """Images: one random pattern per class under Gaussian noise. Tokens: half of them drawn from
-    the class's own slice.
+    """Generate a dataset of images or tokens.
+
+    Images have one random pattern per class, under Gaussian noise. Half of the tokens of a
+    sequence are drawn from its class's own part of the vocabulary.
 
     Args:
-        spec: sizes.
-        seed: everything is drawn from it.
+        spec: sizes of the dataset.
+        seed: seed of all random numbers.
     """
     random = np.random.default_rng((seed, 0xDA7A))
     labels = random.integers(0, spec.classes, spec.train + spec.test)
@@ -46,6 +50,7 @@ def _generate_images(
     shape = (spec.channels, spec.size, spec.size)
     patterns = random.uniform(64, 192, (spec.classes, *shape)).astype(np.float32)
     images = np.empty((len(labels), *shape), dtype=np.uint8)
+    # In parts, because the noise of all images at once needs four times the memory of the images.
     for start in range(0, len(labels), 1024):
         part = labels[start : start + 1024]
         noise = random.standard_normal((len(part), *shape), dtype=np.float32) * NOISE

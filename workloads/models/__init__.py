@@ -1,7 +1,8 @@
-"""The models that `workload.yaml` can name, each in its own file, and the user's own by
-`package.module:callable`.
+"""Models that `workload.yaml` can name, each in its own file, and models of the user's own.
 
-This module imports no torch until a model is built, so that a scenario is checked quickly.
+Read `build_model` first. A model of the user's own is named `package.module:callable`. This module
+imports torch only when a model is built, so that a scenario is checked quickly. This package may
+import the core and `specification/`.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ MODEL_NAMES = ("mlp", "cnn", "resnet8", "resnet18", "vgg11", "transformer", "wid
 def build_model(
     name: str, input_shape: tuple[int, ...], classes: int, seed: int, vocabulary: int | None = None
 ) -> nn.Module:
-    """A model with weights drawn from `seed`, so that every rank and the evaluator build the same.
+    """Build a model whose weights are drawn from `seed`.
+
+    Every rank and the evaluator thus build the same model.
 
     Args:
-        name: one of `MODEL_NAMES`, or `package.module:callable`, called with `input_shape` and
-            `classes`.
+        name: one of `MODEL_NAMES`, or `package.module:callable`, which is called with
+            `input_shape` and `classes`.
         input_shape: (channels, height, width) of an image, or (length,) of a token sequence.
         classes: number of outputs.
-        seed: of torch's generator.
+        seed: seed of torch's generator.
         vocabulary: number of different tokens; None for images.
 
     Raises:
-        InputError: the model cannot take this input, or the callable does not return a module.
+        InputError: the model cannot process this input, or the callable does not return a module.
     """
     import torch
     from torch import nn
@@ -41,7 +44,9 @@ def build_model(
     if name not in MODEL_NAMES:
         model = load_callable(name)(input_shape, classes)
         if not isinstance(model, nn.Module):
-            raise InputError(f"{name} returned a {type(model).__name__} — return a torch.nn.Module")
+            raise InputError(
+                f"{name} returned a {type(model).__name__} — it must return a torch.nn.Module"
+            )
         return model
     if name == "transformer":
         from laggard.workloads.models.transformer import Transformer
@@ -49,7 +54,7 @@ def build_model(
         return Transformer(input_shape, classes, vocabulary)
     if len(input_shape) != 3:
         raise InputError(
-            f"model {name} takes images, and this dataset gives tokens — use the transformer"
+            f"model {name} takes images, but this dataset contains tokens — use the transformer"
         )
     module = importlib.import_module(f"laggard.workloads.models.{name}")
     built = module.build(input_shape, classes)

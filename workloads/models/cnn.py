@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
+# Pooling to a fixed grid makes the size of the dense layers independent of the image size.
 GRID = 4
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Small convolutional network; 38 k parameters on 1x8x8 images.
+    """Build a small convolutional network; it has 38 k parameters on 1x8x8 images.
 
     Args:
         input_shape: (channels, height, width).
@@ -18,7 +19,7 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def convolutional(input_shape: tuple[int, ...], classes: int, channels: int) -> nn.Module:
-    """As `build`, with so many channels in the first layer, and twice as many in the second."""
+    """Build the network with `channels` in the first layer and twice as many in the second."""
     return nn.Sequential(
         nn.Conv2d(input_shape[0], channels, 3, padding=1),
         nn.ReLU(),

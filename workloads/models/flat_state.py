@@ -1,5 +1,7 @@
-"""A model as one vector: its parameters, then its buffers of real numbers (BatchNorm's running
-statistics).
+"""State of a model as one vector.
+
+The vector contains the parameters, then the floating-point buffers (running statistics of
+BatchNorm).
 """
 
 from __future__ import annotations
@@ -9,10 +11,14 @@ from torch import nn
 
 
 class FlatState:
-    """Reads and writes a model as one vector, so that it travels in one piece.
+    """Access to a model as one vector, so that it can be sent in one piece.
 
     Args:
-        model: whose; all its numbers are of one type and on one device.
+        model: the model; all its numbers must have one type and be on one device.
+
+    Attributes:
+        parameters: number of parameters.
+        bytes: size of the vector in bytes.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -24,11 +30,14 @@ class FlatState:
         self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
 
     def read(self) -> torch.Tensor:
-        """A copy of all of it, shape [parameters + buffers]."""
+        """Return a copy of the whole state, shape [parameters + buffers]."""
         return torch.cat([tensor.flatten() for tensor in self._tensors])
 
     def read_gradients(self) -> torch.Tensor:
-        """The gradients where `read` has parameters, then the buffers; in the host's memory."""
+        """Return the gradients, then the buffers, in the host's memory.
+
+        The shape is that of `read`: a gradient is at the place of its parameter.
+        """
         count = len(self._parameters)
         gradients = [_gradient_or_zeros(parameter) for parameter in self._parameters]
         return torch.cat(
@@ -36,7 +45,7 @@ class FlatState:
         ).cpu()
 
     def write_gradients(self, gradients: torch.Tensor) -> None:
-        """Give the parameters their gradients, shape [parameters]."""
+        """Set the gradients of the parameters, shape [parameters]."""
         offset = 0
         for parameter in self._parameters:
             parameter.grad = gradients[offset : offset + parameter.numel()].view_as(parameter)
@@ -44,7 +53,7 @@ class FlatState:
 
     @torch.no_grad()
     def write_buffers(self, buffers: torch.Tensor) -> None:
-        """Give the buffers their values, shape [buffers]."""
+        """Set the values of the buffers, shape [buffers]."""
         offset = 0
         for tensor in self._tensors[len(self._parameters) :]:
             tensor.copy_(buffers[offset : offset + tensor.numel()].view_as(tensor))
@@ -52,19 +61,20 @@ class FlatState:
 
     @torch.no_grad()
     def write(self, state: torch.Tensor) -> None:
-        """Make the model what `state` says, shape [parameters + buffers]."""
+        """Set the model's state, shape [parameters + buffers]."""
         offset = 0
         for tensor in self._tensors:
             tensor.copy_(state[offset : offset + tensor.numel()].view_as(tensor))
             offset += tensor.numel()
 
     def write_average(self, average: torch.Tensor, sent: torch.Tensor) -> None:
-        """Make the model an average that its own state went into as it was when it was `sent`, both
-        shape [parameters + buffers] on the host.
+        """Set the model to an average that includes its own earlier state `sent`.
 
-        BatchNorm's statistics have moved in a forward pass since, and keep what they moved by.
-        `average` is changed.
+        Both vectors have the shape [parameters + buffers] and are on the host. A forward pass has
+        changed BatchNorm's statistics since the state was sent. This change is kept. `average` is
+        modified.
         """
+        # The buffers follow the parameters; only they have changed since the state was sent.
         count = self.parameters
         state = self.read()
         average[count:] += state[count:].cpu() - sent[count:]
@@ -72,5 +82,5 @@ class FlatState:
 
 
 def _gradient_or_zeros(parameter: nn.Parameter) -> torch.Tensor:
-    """Return a parameter's gradient; zero where the loss does not depend on it."""
+    """Return a parameter's gradient; zero if the loss does not depend on the parameter."""
     return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)

@@ -1,4 +1,4 @@
-"""Two dense layers: the cheapest thing that learns."""
+"""Two dense layers: the cheapest model that learns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HIDDEN = 128
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Multilayer perceptron with one hidden layer of 128.
+    """Build a multilayer perceptron with one hidden layer of 128.
 
     Args:
         input_shape: (channels, height, width).

@@ -1,5 +1,6 @@
-"""State of models and optimizers in files that any machine can read: what lies on a GPU is saved as
-tensors of the host's memory.
+"""Files with the state of models and optimizers that any machine can read.
+
+Tensors on a GPU are saved as tensors in the host's memory.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import torch
 
 
 def save_state(state: Mapping[str, object], path: Path) -> None:
-    """Save mappings, nested or not, of tensors and plain values."""
+    """Save nested mappings of tensors and plain values."""
     torch.save(_on_host(state), path)
 
 
 def load_state(path: Path) -> dict[str, object]:
-    """What was saved, on whatever device its tensors then were, in this host's memory; no code in
-    it is run.
+    """Load a saved state into this host's memory, from whatever device it was saved.
+
+    Code in the file is not executed.
     """
     return cast("dict[str, object]", torch.load(path, map_location="cpu", weights_only=True))
 
@@ -28,7 +30,7 @@ def _on_host(part: object) -> object:
     if isinstance(part, torch.Tensor):
         return part.cpu()
     if isinstance(part, dict):
-        # A copy keeps what torch attaches to a model's state: the versions of its modules.
+        # A copy keeps the attribute that torch attaches to a model's state: its modules' versions.
         moved = copy(part)
         moved.update((key, _on_host(value)) for key, value in part.items())
         return moved

@@ -1,4 +1,4 @@
-"""The optimizers that `workload.yaml` can name."""
+"""Optimizers that `workload.yaml` can name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ SGD_MOMENTUM = 0.9
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that `workload.yaml` names, over all of a model's parameters, which are where
-    they will be.
+    """Build the optimizer of `workload.yaml` over all parameters of a model.
+
+    The parameters must be on their final device.
     """
-    # On a GPU torch's own choice, one kernel for many tensors; on the processor it is one by one,
-    # which torch need not find out each step.
+    # On a GPU, None lets torch choose, and it uses one kernel for many tensors. On the processor it
+    # would choose one tensor at a time; False saves the search in each step.
     foreach = None if any(parameter.is_cuda for parameter in model.parameters()) else False
     if spec.name == "sgd":
         momentum = SGD_MOMENTUM if spec.momentum is None else spec.momentum

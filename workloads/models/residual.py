@@ -1,5 +1,6 @@
-"""The basic residual block and a stack of them (He et al., "Deep residual learning for image
-recognition", 2016).
+"""Basic residual block, and networks that stack such blocks.
+
+Source: He et al., "Deep residual learning for image recognition", 2016.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from torch import nn
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut, which is projected where the shape changes.
+    """Two 3x3 convolutions around a shortcut, which is projected if the shape changes.
 
     Args:
         channels_in: channels of the input.
         channels_out: channels of the output.
-        stride: of the first convolution; 2 halves height and width.
+        stride: stride of the first convolution; 2 halves height and width.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -34,15 +35,16 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x_nchw: torch.Tensor) -> torch.Tensor:
-        """Images in, images out: (batch, channels, height, width)."""
+        """Compute output images from input images, both (batch, channels, height, width)."""
         return torch.relu(self.residual(x_nchw) + self.shortcut(x_nchw))
 
 
 def residual_network(
     channels_in: int, classes: int, widths: tuple[int, ...], blocks_per_stage: int
 ) -> nn.Module:
-    """A 3x3 stem, stages of basic blocks (all but the first halve the image), global average, one
-    dense layer.
+    """Build a residual network: a 3x3 stem, stages of basic blocks, and one dense layer.
+
+    Every stage except the first halves the image. A global average precedes the dense layer.
 
     Args:
         channels_in: channels of the images.

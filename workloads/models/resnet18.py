@@ -1,4 +1,4 @@
-"""ResNet-18 with the 3x3 stem that small images want (He et al., 2016, table 1)."""
+"""ResNet-18 with a 3x3 stem for small images (He et al., 2016, table 1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from laggard.workloads.models.residual import residual_network
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-18, 11 M parameters.
+    """Build ResNet-18, which has 11 M parameters.
 
     Args:
         input_shape: (channels, height, width).

@@ -1,5 +1,6 @@
-"""ResNet-8: the CIFAR residual network of depth 6n + 2 with n = 1 (He et al., 2016, section
-4.2).
+"""ResNet-8: the CIFAR residual network of depth 6n + 2 with n = 1.
+
+Source: He et al., 2016, section 4.2.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from laggard.workloads.models.residual import residual_network
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-8, 78 k parameters.
+    """Build ResNet-8, which has 78 k parameters.
 
     Args:
         input_shape: (channels, height, width).

@@ -1,5 +1,6 @@
-"""A small pre-norm transformer encoder (Vaswani et al., 2017) over tokens, or over patches
-(Dosovitskiy et al., 2021).
+"""Small pre-norm transformer encoder over tokens or over image patches.
+
+Sources: Vaswani et al., 2017; patches: Dosovitskiy et al., 2021.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from laggard.core.errors import InputError
 WIDTH = 64
 HEADS = 4
 LAYERS = 2
+# Images below this height get patches of 2x2 pixels, others 4x4.
 SMALL_IMAGE = 16
 
 
 class Transformer(nn.Module):
-    """Two encoder layers of width 64 and four heads, mean pooling, one dense layer.
+    """Two encoder layers of width 64 and four heads, mean pooling, and one dense layer.
 
     Args:
         input_shape: (channels, height, width) of an image, or (length,) of a token sequence.
@@ -24,7 +26,7 @@ class Transformer(nn.Module):
         vocabulary: number of different tokens; None for images.
 
     Raises:
-        InputError: the image does not divide into patches, or the vocabulary is not known.
+        InputError: the image cannot be divided into patches, or the vocabulary is unknown.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, vocabulary: int | None) -> None:
@@ -46,8 +48,9 @@ class Transformer(nn.Module):
         self.head = nn.Linear(WIDTH, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, channels, height, width) floats or (batch, length) integers to (batch,
-        classes).
+        """Compute logits (batch, classes).
+
+        The input is (batch, channels, height, width) floats or (batch, length) integers.
         """
         hidden_blw: torch.Tensor = self.encoder(self.embed(x) + self.position)
         logits: torch.Tensor = self.head(hidden_blw.mean(dim=1))
@@ -60,23 +63,22 @@ def _create_embedding(
     if len(input_shape) == 1:
         if vocabulary is None:
             raise InputError(
-                "the transformer needs to know how many different tokens there are — give"
-                " `vocabulary`"
+                "the transformer needs the number of different tokens — give `vocabulary`"
             )
         return nn.Embedding(vocabulary, WIDTH), input_shape[0]
     channels, height, width = input_shape
     patch = 2 if height < SMALL_IMAGE else 4
     if height % patch or width % patch:
         raise InputError(
-            f"images of {height}x{width} do not divide into patches of {patch}x{patch} — resize"
-            " them"
+            f"images of {height}x{width} pixels cannot be divided into patches of {patch}x{patch} —"
+            " resize them"
         )
     patches = nn.Sequential(nn.Conv2d(channels, WIDTH, patch, patch), nn.Flatten(2), _Transpose())
     return patches, (height // patch) * (width // patch)
 
 
 class _Transpose(nn.Module):
-    """(batch, width, length) to (batch, length, width)."""
+    """Layer that swaps the last two axes: (batch, width, length) to (batch, length, width)."""
 
     def forward(self, x_bwl: torch.Tensor) -> torch.Tensor:
         return x_bwl.transpose(1, 2)

@@ -1,5 +1,6 @@
-"""VGG-11 (Simonyan and Zisserman, "Very deep convolutional networks", 2015, configuration A), with
-one dense layer.
+"""VGG-11 with a single dense layer.
+
+Source: Simonyan and Zisserman, "Very deep convolutional networks", 2015, configuration A.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """VGG-11, 9 M parameters; a pooling that an image is too small for is left out.
+    """Build VGG-11, which has 9 M parameters.
+
+    A pooling layer is left out if the image is too small for it.
 
     Args:
         input_shape: (channels, height, width).
@@ -24,6 +27,7 @@ def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             layers += [convolution, nn.ReLU()]
             channels = width
+        # An image of 1x1 cannot be halved any more.
         if size >= 2:
             layers.append(nn.MaxPool2d(2))
             size //= 2

@@ -1,5 +1,6 @@
-"""The small convolutional network with three times the channels: much to compute, little to send;
-what a slow host is hard on.
+"""Small convolutional network with three times the channels.
+
+It has much to compute and little to send, so a slow host affects it strongly.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from laggard.workloads.models.cnn import convolutional
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Convolutional network of 48 and 96 channels; 141 k parameters on 1x8x8 images, and no layer
-    that mixes samples.
+    """Build a convolutional network of 48 and 96 channels.
+
+    It has 141 k parameters on 1x8x8 images, and no layer that mixes samples.
 
     Args:
         input_shape: (channels, height, width).

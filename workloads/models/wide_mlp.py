@@ -1,5 +1,7 @@
-"""Three dense layers, wide: much to send (5.4 MB of float32), little to compute; what a far link is
-hard on.
+"""Three wide dense layers.
+
+The model has much to send (5.4 MB of float32) and little to compute, so a distant link affects it
+strongly.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ HIDDEN = 1120
 
 
 def build(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Multilayer perceptron with two hidden layers of 1120; 1.3 M parameters on 1x8x8 images.
+    """Build a multilayer perceptron with two hidden layers of 1120.
+
+    It has 1.3 M parameters on 1x8x8 images.
 
     Args:
         input_shape: (channels, height, width).

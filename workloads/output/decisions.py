@@ -1,5 +1,6 @@
-"""What a strategy decides while it trains: put down once for all ranks, for `decisions.json` and
-the report.
+"""Record of a strategy's decisions during training.
+
+Each decision is written once for all ranks. `decisions.json` and the report contain them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ LOGGER = logging.getLogger(__name__)
 
 
 def note_decision(output_dir: WorkerOutputDir, step: int, sentence: str) -> None:
-    """Put one down.
+    """Append one decision.
 
     Args:
-        output_dir: of the training.
-        step: that it was decided in, or holds from.
-        sentence: what, and why.
+        output_dir: folder that the processes of the training share.
+        step: step in which the decision was made, or from which it applies.
+        sentence: the decision and its reason.
     """
     append_line(
         output_dir.decisions,

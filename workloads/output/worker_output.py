@@ -1,6 +1,4 @@
-"""Names of the files through which the processes of a training speak, and the writing of small ones
-in one piece.
-"""
+"""Names of the files that the processes of a training share, and atomic writing of small ones."""
 
 from __future__ import annotations
 
@@ -15,118 +13,130 @@ Scalar = int | float | str | None
 
 @dataclass(frozen=True)
 class WorkerOutputDir:
-    """A folder that all processes of a training share."""
+    """Folder that all processes of a training share.
+
+    A rank may have several processes one after another, if its worker leaves and joins again.
+    `life` is the number of processes that the rank had before.
+    """
 
     folder: Path
 
     def spans(self, rank: int, life: int = 0) -> Path:
-        """Arrow stream of a rank's spans; each of its processes has one of its own (`life` is how
-        many it had before).
-        """
+        """Return the Arrow stream of a rank's spans; each process of the rank has its own."""
         return _of_life(self.folder / f"rank-{rank}.spans.arrow", life)
 
     def steps(self, rank: int, life: int = 0) -> Path:
-        """Arrow stream of a rank's steps, as `spans`."""
+        """Return the Arrow stream of a rank's steps; each process of the rank has its own."""
         return _of_life(self.folder / f"rank-{rank}.steps.arrow", life)
 
     def ready(self, rank: int, life: int = 0) -> Path:
-        """Exists once a rank (or the server, whose number follows the ranks') has met the others
-        and built its model.
+        """Return the file that exists once a process has met the others and built its model.
+
+        The process is that of a rank or of the server, whose number follows the ranks'.
         """
         return _of_life(self.folder / f"ready-{rank}", life)
 
     def device_class(self, rank: int) -> Path:
-        """Model of the GPU that a rank computes on; absent where that is the processor."""
+        """Return the file with the model of a rank's GPU; it is absent for a rank without one."""
         return self.folder / f"device-{rank}"
 
     def snapshot(self, evaluation: int) -> Path:
-        """State of the model for one evaluation."""
+        """Return the file with the state of the model for one evaluation."""
         return self.folder / f"snapshot-{evaluation}.pt"
 
     def traffic(self, node: int) -> Path:
-        """JSON of what a rank (or the server) says that it sent, and what its kernel says was
-        acknowledged.
+        """Return the JSON file of a process's traffic.
+
+        It contains the bytes that a rank (or the server) sent, and those that its kernel reports
+        as acknowledged.
         """
         return self.folder / f"traffic-{node}"
 
     def part(self, number: int, rank: int) -> Path:
-        """A rank's part of a snapshot that the coordinator has asked for (progress_reporter.py)."""
+        """Return a rank's part of a snapshot that the coordinator has requested.
+
+        `progress_reporter.py` writes it.
+        """
         return self.folder / f"snapshot-{number}.rank-{rank}"
 
     def work(self, rank: int, life: int = 0) -> Path:
-        """Counts the work of a rank that is held to a share (`laggard.core.work_counter`), as
-        `spans`.
+        """Return the work counter of a rank that has a CPU share (`laggard.core.work_counter`).
+
+        Each process of the rank has its own.
         """
         return _of_life(self.folder / f"work-{rank}", life)
 
     @property
     def full_speed(self) -> Path:
-        """File of the durations of each rank's steps at full speed (full_speed.py)."""
+        """Return the file of the durations of each rank's steps at full speed (full_speed.py)."""
         return self.folder / "full_speed"
 
     @property
     def checkpoint(self) -> Path:
-        """State of the model and the optimizer after the last step that was checkpointed."""
+        """Return the file with the state of model and optimizer at the last checkpoint."""
         return self.folder / "checkpoint.pt"
 
     @property
     def start_signal(self) -> Path:
-        """The runner makes this file when training may begin."""
+        """Return the file that the runner creates when training may begin."""
         return self.folder / "start_signal"
 
     @property
     def zero(self) -> Path:
-        """JSON of when the first step began."""
+        """Return the JSON file with the time at which the first step began."""
         return self.folder / "zero"
 
     @property
     def done(self) -> Path:
-        """JSON of how the training ended."""
+        """Return the JSON file that describes the end of training."""
         return self.folder / "done.json"
 
     @property
     def progress(self) -> Path:
-        """JSON lines of the first rank's steps and of the evaluations."""
+        """Return the JSON lines of the first rank's steps and of the evaluations."""
         return self.folder / "progress.jsonl"
 
     @property
     def evaluation_requests(self) -> Path:
-        """JSON lines of the snapshots that are to be evaluated while training goes on."""
+        """Return the JSON lines of the snapshots to be evaluated while training continues."""
         return self.folder / "evaluation_requests.jsonl"
 
     @property
     def evaluations(self) -> Path:
-        """JSON lines of the evaluations: number, step, accuracy, last arrival, resume."""
+        """Return the JSON lines of the evaluations.
+
+        A line has a number, step, accuracy, last arrival and resume.
+        """
         return self.folder / "evaluations.jsonl"
 
     @property
     def decisions(self) -> Path:
-        """JSON lines of what a strategy has decided while it trained: step, time, a sentence."""
+        """Return the JSON lines of a strategy's decisions: step, time, a sentence."""
         return self.folder / "decisions.jsonl"
 
     @property
     def heartbeat(self) -> Path:
-        """File of all ranks' positions (heartbeat.py)."""
+        """Return the file of all ranks' positions (heartbeat.py)."""
         return self.folder / "heartbeat"
 
     @property
     def start_barrier(self) -> Path:
-        """File of the start barrier (start_barrier.py)."""
+        """Return the file of the start barrier (start_barrier.py)."""
         return self.folder / "start_barrier"
 
     @property
     def progress_board(self) -> Path:
-        """File of the progress board (progress_board.py)."""
+        """Return the file of the progress board (progress_board.py)."""
         return self.folder / "progress_board"
 
     @property
     def links(self) -> Path:
-        """Arrow stream of the link sampler."""
+        """Return the Arrow stream of the link sampler."""
         return self.folder / "links.arrow"
 
     @property
     def data(self) -> Path:
-        """Folder of the prepared dataset."""
+        """Return the folder of the prepared dataset."""
         return self.folder / "data"
 
 
@@ -135,7 +145,10 @@ def _of_life(first: Path, life: int) -> Path:
 
 
 def of_all_lives(first: Path) -> tuple[Path, ...]:
-    """A rank's file, and those of the processes that took its place, as far as there are any."""
+    """Return the existing files of a rank's successive processes, given the file of the first.
+
+    The first file is returned even if it does not exist.
+    """
     found = [first]
     while (following := _of_life(first, len(found))).exists():
         found.append(following)
@@ -143,15 +156,17 @@ def of_all_lives(first: Path) -> tuple[Path, ...]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that readers see whole or not at all."""
+    """Write a file atomically, so that readers see all of it or nothing."""
+    # The process ID keeps the temporary files of several writers apart.
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content)
     partial.rename(path)
 
 
 def append_line(path: Path, values: Mapping[str, Scalar]) -> None:
-    """Append one JSON line; several processes may do so to one file."""
+    """Append one JSON line; several processes may append to the same file."""
     line = json.dumps(dict(values)).encode() + b"\n"
+    # One write with O_APPEND, so that lines of several processes do not mix.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, line)
@@ -160,8 +175,9 @@ def append_line(path: Path, values: Mapping[str, Scalar]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Scalar]]:
-    """The complete JSON lines of a file; none where it does not exist. A line cut short by a kill
-    is left out.
+    """Read the complete JSON lines of a file; there are none if it does not exist.
+
+    A last line that was cut short by a kill is left out.
     """
     if not path.exists():
         return []

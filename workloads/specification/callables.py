@@ -1,4 +1,4 @@
-"""The user's own models and datasets, named `package.module:callable`."""
+"""Import of the user's own models and datasets, named `package.module:callable`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ CALLABLE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)
 
 
 def is_callable_name(name: str) -> bool:
-    """Whether `name` reads `package.module:callable`; nothing is imported."""
+    """Return whether `name` has the form `package.module:callable`; nothing is imported."""
     return re.match(CALLABLE_PATTERN, name) is not None
 
 
 def load_callable(name: str) -> Callable[..., object]:
-    """Import what `package.module:callable` names.
+    """Import the callable named `package.module:callable`.
 
     Raises:
-        InputError: the module does not import, or has no such callable.
+        InputError: the module cannot be imported, or has no such callable.
     """
     module_name, _, attribute = name.partition(":")
     try:
@@ -29,13 +29,13 @@ def load_callable(name: str) -> Callable[..., object]:
             found = getattr(found, part)
     except ImportError as error:
         raise InputError(
-            f"{name}: {error} — install the package, or put its folder on PYTHONPATH"
+            f"{name}: {error} — install the package, or add its folder to PYTHONPATH"
         ) from error
     except AttributeError as error:
         raise InputError(f"{name}: {error} — write it as package.module:callable") from error
     if not callable(found):
         raise InputError(
-            f"{name}: this is a {type(found).__name__}, not something to call — name a function or"
+            f"{name}: this is a {type(found).__name__}, which cannot be called — name a function or"
             " a class"
         )
     return found

@@ -1,5 +1,6 @@
-"""Workers that leave and join while the others train: what `churn:` in `workload.yaml` says, and
-which hosts it makes do what; pure.
+"""Workers that leave and join while the others train: the section `churn:` of `workload.yaml`.
+
+All functions are pure: they turn the section's entries into turns of hosts, and find faults.
 """
 
 from __future__ import annotations
@@ -16,40 +17,46 @@ from laggard.workloads.specification.section import Section
 
 
 class ChurnEntry(Section):
-    """One moment, in seconds since the first step, at which hosts' workers are killed or
-    started.
-    """
+    """Time at which the workers of some hosts are killed (`leaves`) or started (`joins`)."""
 
-    at_s: DurationS = Field(alias="at", description="since the first step")
-    leaves: str | None = Field(default=None, description="hosts whose workers are killed")
+    at_s: DurationS = Field(alias="at", description="time since the first step, such as 30s")
+    leaves: str | None = Field(
+        default=None, description="pattern of the hosts whose workers are killed, such as edge.*"
+    )
     joins: str | None = Field(
         default=None,
         description=(
-            "hosts whose workers are started; where it is their first entry, they are absent before"
+            "pattern of the hosts whose workers are started; a host whose first entry is this one"
+            " has no workers until then"
         ),
     )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.leaves is None) == (self.joins is None):
-            raise ValueError("hosts either leave or join — give one of leaves and joins")
+            raise ValueError("an entry must have either `leaves` or `joins` — give one of them")
         return self
 
     @property
     def pattern(self) -> str:
-        """Pattern of the hosts."""
+        """Return the pattern of the hosts."""
         return self.joins or self.leaves or ""
 
     @property
     def key(self) -> str:
-        """Key that the pattern is written under."""
+        """Return the key under which the pattern is written."""
         return "leaves" if self.joins is None else "joins"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """At `at_s` (virtual seconds since the first step) a host's workers join, or leave; `entry` is
-    the number of what says so.
+    """Departure or arrival of a host's workers.
+
+    Attributes:
+        at_s: virtual seconds since the first step.
+        host: name of the host.
+        joins: whether the workers join; else they leave.
+        entry: number of the entry that requests it.
     """
 
     at_s: float
@@ -60,7 +67,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Fault:
-    """An entry that cannot be followed, by which rule, and what to do."""
+    """Entry that cannot be applied.
+
+    Attributes:
+        entry: number of the entry.
+        rule: the rule that it breaks.
+        fix: advice for the user.
+    """
 
     entry: int
     rule: str
@@ -70,12 +83,12 @@ class Fault:
 def turns(
     churn: Sequence[ChurnEntry], hosts: Sequence[Host], workers: Sequence[Host]
 ) -> tuple[Turn, ...]:
-    """What becomes of which host, by time; at the same moment in the order of the entries.
+    """Return the departures and arrivals by time; at the same time, in the order of the entries.
 
     Args:
         churn: the entries.
         hosts: all hosts of the continuum.
-        workers: those that train; others that a pattern names are left alone.
+        workers: hosts that train; other hosts that match a pattern are ignored.
     """
     training = {host.name for host in workers}
     named = [
@@ -88,7 +101,7 @@ def turns(
 
 
 def absent_at_start(planned: Sequence[Turn]) -> frozenset[str]:
-    """Hosts whose workers are not there when training begins: those whose first turn is to join."""
+    """Return the hosts without workers when training begins: their first turn is to join."""
     first: dict[str, bool] = {}
     for turn in planned:
         first.setdefault(turn.host, turn.joins)
@@ -96,27 +109,28 @@ def absent_at_start(planned: Sequence[Turn]) -> frozenset[str]:
 
 
 def faults(planned: Sequence[Turn], workers: Sequence[Host]) -> Iterator[Fault]:
-    """Who leaves without being there, who joins without being away, and when nobody would be
-    left.
+    """Yield a fault for each turn that is impossible, and for a time without any worker.
+
+    A turn is impossible if the host leaves while it is absent, or joins while it is present.
     """
     here = {host.name for host in workers} - absent_at_start(planned)
     if not here and planned:
         yield Fault(
             planned[0].entry,
-            "no worker is there when training begins",
-            "let one of them be there from the start",
+            "no worker is present when training begins",
+            "remove the `joins` entry of at least one host",
         )
         return
     for turn in planned:
         if turn.joins == (turn.host in here):
             rule = (
-                f"{turn.host} is {'already there' if turn.joins else 'away already'} at"
-                f" {turn.at_s:g} s"
+                f"{turn.host} is already {'present' if turn.joins else 'absent'} at {turn.at_s:g} s"
             )
             yield Fault(
                 turn.entry,
                 rule,
-                f"let it {'leave' if turn.joins else 'join'} before, or remove this",
+                f"add an earlier entry in which it {'leaves' if turn.joins else 'joins'}, or remove"
+                " this entry",
             )
         elif turn.joins:
             here.add(turn.host)
@@ -125,7 +139,7 @@ def faults(planned: Sequence[Turn], workers: Sequence[Host]) -> Iterator[Fault]:
             if not here:
                 yield Fault(
                     turn.entry,
-                    f"nobody is left to train at {turn.at_s:g} s",
-                    "keep one worker at any time",
+                    f"no worker is left to train at {turn.at_s:g} s",
+                    "keep at least one worker at all times",
                 )
                 return

@@ -13,43 +13,59 @@ DATASET_NAMES = ("digits", "synthetic", "cifar10", "image_folder")
 
 
 class Digits(Section):
-    """Scikit-learn's 1797 real 8x8 images of handwritten digits: 1437 to train, 360 to test."""
+    """1797 real 8x8 images of handwritten digits: 1437 for training, 360 for tests.
 
-    name: Literal["digits"] = "digits"
+    The images are part of scikit-learn.
+    """
+
+    name: Literal["digits"] = Field(default="digits", description="name of the dataset")
 
 
 class Synthetic(Section):
-    """Seeded data that can be learnt: noisy images of class patterns, or token sequences biased by
-    class.
+    """Generated data that a model can learn.
+
+    Images are noisy patterns of their class. Token sequences prefer tokens of their class.
     """
 
-    name: Literal["synthetic"] = "synthetic"
-    kind: Literal["images", "tokens"] = "images"
-    train: int = Field(default=2048, ge=1, le=10_000_000, description="training samples")
-    test: int = Field(default=512, ge=1, le=10_000_000, description="test samples")
-    classes: int = Field(default=10, ge=2, le=10_000)
-    channels: int = Field(default=3, ge=1, le=16)
+    name: Literal["synthetic"] = Field(default="synthetic", description="name of the dataset")
+    kind: Literal["images", "tokens"] = Field(
+        default="images", description="kind of the samples: images or token sequences"
+    )
+    train: int = Field(default=2048, ge=1, le=10_000_000, description="number of training samples")
+    test: int = Field(default=512, ge=1, le=10_000_000, description="number of test samples")
+    classes: int = Field(default=10, ge=2, le=10_000, description="number of classes")
+    channels: int = Field(default=3, ge=1, le=16, description="color channels of an image")
     size: int = Field(
         default=32, ge=4, le=512, description="height and width of an image, in pixels"
     )
-    length: int = Field(default=32, ge=2, le=4096, description="tokens in a sequence")
-    vocabulary: int = Field(default=256, ge=2, le=1_000_000, description="different tokens")
+    length: int = Field(default=32, ge=2, le=4096, description="number of tokens in a sequence")
+    vocabulary: int = Field(
+        default=256, ge=2, le=1_000_000, description="number of different tokens"
+    )
 
 
 class Cifar10(Section):
     """CIFAR-10 in its binary version: a folder with `data_batch_*.bin` and `test_batch.bin`."""
 
-    name: Literal["cifar10"]
-    folder: str = Field(min_length=1)
+    name: Literal["cifar10"] = Field(description="name of the dataset")
+    folder: str = Field(
+        min_length=1,
+        description="folder of the files; a relative path starts at the scenario folder",
+    )
 
 
 class ImageFolder(Section):
-    """A folder of images: `train/CLASS/*.png` and `test/CLASS/*.png`, or `CLASS/*.png`, of which a
-    fifth is kept to test.
+    """Folder of image files with one folder per class.
+
+    Either `train/CLASS/*.png` and `test/CLASS/*.png`, or only `CLASS/*.png`, a fifth of which is
+    kept for tests. Other image formats work too.
     """
 
-    name: Literal["image_folder"]
-    folder: str = Field(min_length=1)
+    name: Literal["image_folder"] = Field(description="name of the dataset")
+    folder: str = Field(
+        min_length=1,
+        description="folder of the classes; a relative path starts at the scenario folder",
+    )
     size: int = Field(
         default=32,
         ge=8,
@@ -59,11 +75,13 @@ class ImageFolder(Section):
 
 
 class OwnDataset(Section):
-    """The user's own: a callable that takes the seed and returns the data (see
-    `workloads/datasets/own.py`).
+    """Dataset of the user's own: a Python callable that takes the seed and returns the data.
+
+    It returns the arrays `(train_inputs, train_labels, test_inputs, test_labels)`, or a `Data`
+    object (see `workloads/datasets/own.py`).
     """
 
-    name: str
+    name: str = Field(description="the callable, as package.module:callable")
 
     @field_validator("name")
     @classmethod
@@ -76,6 +94,7 @@ class OwnDataset(Section):
 
 
 def _dataset_tag(value: object) -> str:
+    # Every name that is not one of Laggard's is taken for a callable of the user's own.
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     return name if isinstance(name, str) and name in DATASET_NAMES else "own"
 
@@ -95,12 +114,12 @@ class DataSettings(Protocol):
 
     @property
     def dataset(self) -> DatasetSpec:
-        """Source of the samples."""
+        """Return the source of the samples."""
 
     @property
     def batch_size(self) -> int:
-        """Number of samples in one step of all workers together."""
+        """Return the number of samples in one step of all workers together."""
 
     @property
     def seed(self) -> int:
-        """Seed of the random generators."""
+        """Return the seed of the random generators."""

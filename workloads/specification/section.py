@@ -15,11 +15,15 @@ StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class Section(BaseModel):
-    """Base of every part of `workload.yaml`: unknown keys are refused, values never change."""
+    """Base of every part of `workload.yaml`: unknown keys are refused, and values never change."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Today's name of each key that an earlier version had; the old key is refused with it."""
+    """Present name of each key that an earlier version called otherwise.
 
+    The old key is refused with a message that gives the present name.
+    """
+
+    # Files use a field's alias (`time`), and Python code its name with the unit (`time_s`).
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     @model_validator(mode="before")
@@ -33,7 +37,11 @@ class Section(BaseModel):
 
 
 class NameOrMapping:
-    """Tells the JSON Schema that a bare name stands for a mapping with that name."""
+    """Marker for the JSON Schema: a bare name stands for a mapping with that name.
+
+    Args:
+        names: names that editors suggest.
+    """
 
     def __init__(self, *names: str) -> None:
         self.names = names

@@ -1,6 +1,4 @@
-"""Sections of `workload.yaml` for the optimizer, the placement, the objective and the end of
-training.
-"""
+"""Sections of `workload.yaml` for optimizer, placement, objective and end of training."""
 
 from __future__ import annotations
 
@@ -19,63 +17,96 @@ def _to_list(value: object) -> object:
 
 
 class OptimizerSpec(Section):
-    """The local update rule, as in torch.optim."""
+    """Local update rule of each worker, as in torch.optim."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
-    momentum: float | None = Field(
-        default=None, ge=0, lt=1, description="for sgd only, and there 0.9 when absent"
+    name: Literal["sgd", "adam", "adamw"] = Field(
+        default="sgd", description="name of the optimizer in torch.optim"
     )
-    weight_decay: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
+    lr: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False, description="learning rate")
+    momentum: float | None = Field(
+        default=None, ge=0, lt=1, description="momentum of sgd, 0.9 by default; not for adam, adamw"
+    )
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="weight decay (L2 penalty; decoupled for adamw)",
+    )
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> Self:
         if self.name != "sgd" and self.momentum is not None:
-            raise ValueError(f"{self.name} has no momentum — remove it, or use sgd")
+            raise ValueError(f"{self.name} has no momentum — remove the key, or use sgd")
         return self
 
 
 class Placement(Section):
-    """Which hosts train, in rank order; a ring's latency depends on that order."""
+    """Hosts that train, in rank order.
+
+    A ring's latency depends on that order.
+    """
 
     workers: Annotated[tuple[str, ...], BeforeValidator(_to_list)] = Field(
-        default=("all",), min_length=1
+        default=("all",),
+        min_length=1,
+        description="patterns of the hosts that train, such as edge.*; ranks are in this order",
     )
-    per_host: int = Field(default=1, ge=1, le=64, description="workers on each of these hosts")
+    per_host: int = Field(
+        default=1, ge=1, le=64, description="number of workers on each of these hosts"
+    )
     server: str | None = Field(
-        default=None, description="the host of a strategy that has a server: the first match"
+        default=None,
+        description=(
+            "pattern of the host for the parameter server, if the strategy has one; the first"
+            " matching host is used"
+        ),
     )
 
 
 class Objective(Section):
-    """What `adaptive` makes small, or fair; every run reports all three. And what a run costs."""
+    """Goal of the strategy `adaptive`, and prices.
 
-    name: Literal["makespan", "cost", "fairness"] = "makespan"
+    Every run reports makespan, cost and fairness, whatever its strategy and goal.
+    """
+
+    name: Literal["makespan", "cost", "fairness"] = Field(
+        default="makespan",
+        description="quantity that `adaptive` optimizes: least makespan, least cost, most fairness",
+    )
     prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default_factory=dict,
-        description="per host-hour by layer, and `gigabyte` per GB sent between layers",
+        description=(
+            "price of a host-hour for each layer, by the layer's name, and `gigabyte`: price of"
+            " 10^9 bytes sent between layers"
+        ),
     )
 
 
 class Stop(Section):
-    """When training ends: whichever of these comes first."""
+    """End of training: the first of these rules that is met."""
 
     accuracy: float | None = Field(
-        default=None, gt=0, le=1, description="reached in three evaluations in a row"
+        default=None,
+        gt=0,
+        le=1,
+        description="accuracy from 0 to 1 that three evaluations in a row must reach",
     )
-    steps: int | None = Field(default=None, ge=1, le=100_000_000)
+    steps: int | None = Field(default=None, ge=1, le=100_000_000, description="number of steps")
     time_s: DurationS | None = Field(
-        default=None, alias="time", description="since the first step, without evaluations"
+        default=None,
+        alias="time",
+        description="time since the first step, without evaluations, such as 5min",
     )
 
     @model_validator(mode="after")
     def _require_stopping_rule(self) -> Self:
         if self.accuracy is None and self.steps is None and self.time_s is None:
             raise ValueError(
-                "nothing ends the training — give at least one of accuracy, steps and time"
+                "training would never end — give at least one of accuracy, steps and time"
             )
         if self.time_s is not None and self.time_s <= 0:
             raise ValueError(
-                "a time of zero trains nothing — give a positive duration such as 10min"
+                "a time of zero would end training at once — give a positive duration, as in 10min"
             )
         return self

@@ -1,1 +1,9 @@
-"""Contracts that every room shares: errors, units, hosts, schemas, Linux calls."""
+"""Contracts that every room shares.
+
+Read `errors.py` first, then `run_schema.py` and `span_schema.py`, which define the run folder's
+documents and tables. Scenario files rest on `yaml_source.py`, `units.py` and `hosts.py`. `clocks/`
+compares the clocks of several machines; `virtual_time.py`, `emulated_drive.py`, `work_counter.py`
+and `linux.py` serve the emulation.
+
+The core imports nothing of Laggard outside itself, and every other part may import it.
+"""

@@ -11,9 +11,12 @@ from pathlib import Path
 
 @contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Give the body a temporary path to write; then replace the file at `path` with it, or remove
-    it if the body fails. Every reader sees the old content or the new content.
+    """Yield a temporary path, and replace the file at `path` with it when the body ends.
+
+    Every reader sees either the old or the new content. If the body raises, the temporary file is
+    removed and the old file stays.
     """
+    # In the same folder, because a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         yield temporary
@@ -23,10 +26,12 @@ def replace_atomically(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file at `path` so that every reader, even after a crash, sees the old content or
-    the new content.
+    """Replace the content of the file at `path`, atomically and durably.
+
+    Every reader sees either the old or the new content, even after a crash.
     """
     with replace_atomically(path) as temporary, temporary.open("wb") as file:
         file.write(content)
+        # The data must be on the disk before the rename is, or a crash could leave an empty file.
         file.flush()
         os.fsync(file.fileno())

@@ -1,14 +1,16 @@
-"""A host's emulated drive: a queue in shared memory that whoever reads or writes there waits in.
+"""Emulated drive of a host: a queue in shared memory in which readers and writers wait.
 
-A kernel's throttle sees neither the page cache nor arrays in memory, and is root's alone; so
-readers and writers hold themselves to the drive's limits. It serves one transfer at a time, first
-come first served, in pieces; that several processes take turns with their pieces is what shares it
-fairly. When a piece ends is reckoned from when the one before it ended: whoever wakes late has lost
-nothing by that. Of a latency, which accesses of several processes spend side by side, no part
-occupies the queue.
+A kernel's throttle sees neither the page cache nor arrays in memory, and needs root. Therefore
+readers and writers apply the drive's limits to themselves. The drive serves one transfer at a
+time, first come first served, in pieces. Several processes share it fairly because they take turns
+with their pieces.
 
-The queue is locked with fcntl(2), so the lock of a process that is killed goes with it; limits are
-changed without the lock.
+The end of a piece is computed from the end of the piece before it, so a process that wakes late
+loses nothing. Latency does not occupy the queue, because accesses of several processes spend it in
+parallel.
+
+The queue is locked with fcntl(2), so the kernel drops the lock of a process that is killed. Limits
+are changed without the lock.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ from typing import Literal, Self
 Direction = Literal["read", "write"]
 
 PIECE_NS = 5_000_000
-"""Real time that the pieces of all processes of a host take at most, if each has one waiting: a
-change of limits takes so long to act."""
+"""Longest real time that one round of pieces takes, with one piece per process of the host.
 
+A change of limits therefore takes effect within this time.
+"""
+
+# Layout of the shared memory, in words of eight bytes: four limits (doubles), then 64-bit integers:
+# the number of sharers, the end of the queue, and four counters.
 _WORDS = 10
 _LIMITS = {"read": (0, 2), "write": (1, 3)}
 _SHARERS, _BUSY_UNTIL_NS = 4, 5
@@ -37,13 +43,13 @@ _COUNTS = {"read": (6, 7), "write": (8, 9)}
 
 @dataclass(frozen=True)
 class DriveLimits:
-    """What a drive gives; real or virtual, as the context says.
+    """Bandwidth and latency of a drive; real or virtual, depending on the context.
 
     Attributes:
-        read_mb_per_s: bandwidth of reading, 10^6 bytes a second; None is as fast as the machine.
-        write_mb_per_s: bandwidth of writing.
-        read_latency_ms: what every access to read takes besides.
-        write_latency_ms: what every access to write takes besides.
+        read_mb_per_s: bandwidth of reading, in 10^6 bytes per second; None for no limit.
+        write_mb_per_s: bandwidth of writing, in 10^6 bytes per second; None for no limit.
+        read_latency_ms: additional time of every read access.
+        write_latency_ms: additional time of every write access.
     """
 
     read_mb_per_s: float | None = None
@@ -54,7 +60,7 @@ class DriveLimits:
 
 @dataclass(frozen=True)
 class DriveCounters:
-    """What a drive was asked for so far: bytes, and accesses."""
+    """Bytes and accesses requested from a drive so far."""
 
     read_bytes: int = 0
     read_accesses: int = 0
@@ -63,14 +69,16 @@ class DriveCounters:
 
 
 class Drive:
-    """One host's drive, mapped from its file; threads of one process need a `Drive` of their own
-    each, and a lock between them.
+    """Emulated drive of one host, mapped from its file.
+
+    Each thread needs a `Drive` object of its own, and threads of one process also need a lock
+    between them, because fcntl locks belong to the process.
 
     Args:
-        path: its file, as `make_drive` made it.
-        clock: nanoseconds of the clock that the drive's queue is kept in, the same for all who
-            share it.
-        sleep: waits so many seconds of that clock.
+        path: the drive's file, as created by `make_drive`.
+        clock: clock of the drive's queue, in nanoseconds; the same for all processes that share
+            the drive.
+        sleep: function that waits for a number of seconds of that clock.
     """
 
     def __init__(
@@ -86,10 +94,10 @@ class Drive:
         self._limits, self._words = whole[: 4 * 8].cast("d"), whole.cast("q")
 
     def set_limits(self, limits: DriveLimits) -> int:
-        """Change the limits, also of transfers under way.
+        """Change the limits, also for transfers in progress.
 
         Returns:
-            CLOCK_MONOTONIC nanoseconds when the last piece that the old ones hold for has been
+            CLOCK_MONOTONIC nanoseconds at which the last piece under the old limits has been
             served.
         """
         self._limits[0] = _bytes_per_ns(limits.read_mb_per_s)
@@ -106,15 +114,14 @@ class Drive:
         begun_ns: int | None = None,
         on_wait: Callable[[], object] = lambda: None,
     ) -> None:
-        """Wait as long as the drive takes.
+        """Wait for as long as the drive needs for a transfer.
 
         Args:
             direction: read or write.
-            size_bytes: what is transferred.
-            accesses: how many times the latency is due, one after the other.
-            begun_ns: CLOCK_MONOTONIC nanoseconds since when it is being waited for; now where
-                absent.
-            on_wait: called again and again while waiting.
+            size_bytes: number of bytes transferred.
+            accesses: number of times that the latency is paid, one after the other.
+            begun_ns: CLOCK_MONOTONIC nanoseconds at which the transfer was requested; now if None.
+            on_wait: function that is called repeatedly while waiting.
         """
         ready_ns = self._clock() if begun_ns is None else begun_ns
         ready_ns = self._wait_latency(_LIMITS[direction][1], accesses, ready_ns, on_wait)
@@ -127,19 +134,19 @@ class Drive:
             on_wait()
 
     def counters(self) -> DriveCounters:
-        """What it was asked for so far."""
+        """Return the bytes and accesses requested so far."""
         return DriveCounters(
             *(self._words[i] for direction in ("read", "write") for i in _COUNTS[direction])
         )
 
     def reset_counters(self) -> None:
-        """Count from zero again."""
+        """Set the counters to zero."""
         for places in _COUNTS.values():
             for place in places:
                 self._words[place] = 0
 
     def close(self) -> None:
-        """Leave the drive to the others."""
+        """Close this process's mapping of the drive; other processes can still use it."""
         self._limits.release()
         self._words.release()
         self._memory.close()
@@ -154,8 +161,9 @@ class Drive:
     def _wait_latency(
         self, latency: int, accesses: float, ready_ns: int, on_wait: Callable[[], object]
     ) -> int:
-        """Spend the latency of some accesses, in parts as well, so that a change acts within an
-        access too.
+        """Wait for the latency of some accesses; return when the wait ends.
+
+        The wait is divided into parts, so that a change of limits takes effect within one access.
         """
         left = float(accesses)
         while left > 0 and (each_ns := self._limits[latency]) > 0:
@@ -172,10 +180,11 @@ class Drive:
             self._sleep(left_ns / 1e9)
 
     def _reserve_slot(self, rate: int, left: float, ready_ns: int) -> tuple[int, float]:
-        """Join the queue with one piece; returns when it is served, and its bytes."""
+        """Append one piece to the queue; return its end in nanoseconds and its bytes."""
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             bytes_per_ns = self._limits[rate]
+            # With one piece of this size per sharer, a round of the queue takes PIECE_NS.
             served = min(left, bytes_per_ns * PIECE_NS / self._words[_SHARERS])
             end_ns = max(ready_ns, self._words[_BUSY_UNTIL_NS]) + round(served / bytes_per_ns)
             self._words[_BUSY_UNTIL_NS] = end_ns
@@ -194,12 +203,12 @@ class Drive:
 
 
 def make_drive(path: Path, limits: DriveLimits, sharers: int) -> Drive:
-    """Make a drive's file, in memory (a tmpfs) best.
+    """Create a drive's file and open it.
 
     Args:
-        path: where.
-        limits: what it gives, in real units.
-        sharers: processes that will use it at a time.
+        path: file to create, preferably in memory (on a tmpfs).
+        limits: limits in real units.
+        sharers: number of processes that will use the drive at the same time.
     """
     path.write_bytes(b"\0" * _WORDS * 8)
     drive = Drive(path)

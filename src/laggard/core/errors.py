@@ -1,19 +1,19 @@
 """Every exception that Laggard raises on purpose.
 
     LaggardError                    exit status 1
-    ├── InputError                  exit status 2: what the user wrote cannot be used
+    ├── InputError                  exit status 2: the user's input cannot be used
     │   ├── ScenarioError           one or more located problems in scenario files
-    │   └── RunFolderError          a run folder or trace that is not what it says
+    │   └── RunFolderError          a run folder or trace that does not have its claimed format
     │       └── TraceFormatError    a trace of another tool; carries the file and the place in it
     ├── PrerequisiteError           this machine lacks something; carries the command that grants it
-    ├── DeploymentError             hosts could not be brought up
+    ├── DeploymentError             hosts could not be reserved, created or prepared
     ├── EmulationError              a constraint could not be applied
     ├── WorkerError                 a worker died or hung; carries its rank, host and log tail
-    ├── TransportError              a process of the training does not answer another, or is gone
+    ├── TransportError              a process of the training does not answer, or is gone
     └── FidelityError               exit status 3: the emulation missed its tolerance
 
-A message gives the value, the rule and the fix. Nothing else may reach the user: a traceback is a
-bug.
+A message gives the value, the rule and the fix. No other exception may reach the user: a traceback
+is a bug.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EXIT_INTERRUPTED = 130
-"""The exit status of what a signal has ended, as a shell says it of SIGINT."""
+"""Exit status of a command that a signal ended; shells report SIGINT in the same way."""
 
 
 class LaggardError(Exception):
-    """Root of the tree; `exit_status` is what the command line returns."""
+    """Root of the tree; `exit_status` is the exit status of the command line."""
 
     exit_status = 1
 
 
 class InputError(LaggardError):
-    """What the user wrote, or pointed at, cannot be used."""
+    """Input of the user, such as a file or an option, that cannot be used."""
 
     exit_status = 2
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in one place of an input file (`line` and `column` count from 1; 0 is
-    unknown).
+    """Problem at one place of an input file.
+
+    `line` and `column` count from 1; a line of 0 means that the place is unknown.
     """
 
     path: str
@@ -57,7 +58,10 @@ class Problem:
 
 
 def escape_unprintable(text: str) -> str:
-    """`text` on one line that any UTF-8 terminal shows as it is: the rest is written as escapes."""
+    """Return `text` on one line, with every unprintable character written as an escape.
+
+    Any UTF-8 terminal can show the result.
+    """
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
         for c in text
@@ -65,7 +69,7 @@ def escape_unprintable(text: str) -> str:
 
 
 class ScenarioError(InputError):
-    """A scenario that cannot be run, with every problem found in it."""
+    """Scenario that cannot be run, with every problem found in it."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
@@ -73,17 +77,17 @@ class ScenarioError(InputError):
 
 
 class RunFolderError(InputError):
-    """A run folder or trace file that cannot be read as what it claims to be."""
+    """Run folder or trace file that does not have its claimed format."""
 
 
 class TraceFormatError(RunFolderError):
-    """A trace of another tool that is not what it says it is.
+    """Trace of another tool that does not have its claimed format.
 
     Args:
         path: the file or folder.
-        where: the place in it, such as `row 17, column duration`; empty where it is the whole.
-        reason: what is wrong there, with the value and the rule.
-        fix: what to do about it.
+        where: place in the file, such as `row 17, column duration`; empty for the whole file.
+        reason: description of the problem, with the value and the rule.
+        fix: advice for the user.
     """
 
     def __init__(self, path: str, where: str, reason: str, fix: str) -> None:
@@ -97,10 +101,10 @@ class TraceFormatError(RunFolderError):
 
 
 class PrerequisiteError(LaggardError):
-    """This machine lacks something that the run needs.
+    """Lack of something on this machine that the run needs.
 
     Args:
-        missing: what is missing, in one sentence.
+        missing: description of the missing thing, in one sentence.
         grant: the command or step that grants it.
     """
 
@@ -111,21 +115,21 @@ class PrerequisiteError(LaggardError):
 
 
 class DeploymentError(LaggardError):
-    """Hosts could not be reserved, created or prepared."""
+    """Failure to reserve, create or prepare hosts."""
 
 
 class EmulationError(LaggardError):
-    """A link or host constraint could not be applied, or did not read back as applied."""
+    """Constraint of a link or host that could not be applied, or was read back differently."""
 
 
 class WorkerError(LaggardError):
-    """A worker died or stopped making progress.
+    """Death of a worker, or a worker that makes no progress.
 
     Args:
-        message: what happened.
+        message: description of the event.
         rank: the worker's rank.
-        host: the host it ran on.
-        log_tail: the last lines it wrote.
+        host: the host that it ran on.
+        log_tail: the last lines of its log.
     """
 
     def __init__(self, message: str, rank: int, host: str, log_tail: str = "") -> None:
@@ -137,10 +141,10 @@ class WorkerError(LaggardError):
 
 
 class TransportError(LaggardError):
-    """A process of the training that another speaks to does not answer, or is gone."""
+    """Failure of a message: a process of the training does not answer another, or is gone."""
 
 
 class FidelityError(LaggardError):
-    """The emulated continuum, as measured, is not the one that was asked for."""
+    """Difference beyond the tolerance between the requested and the measured continuum."""
 
     exit_status = 3

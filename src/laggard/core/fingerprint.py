@@ -1,4 +1,4 @@
-"""What a run ran on: versions, commit, and the facts of this machine that speed depends on."""
+"""Fingerprint of a run: versions, commit, and machine properties that affect speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("laggard", "torch", "enoslib", "e2clab", "ansible-core", "numpy", "p
 
 
 def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Version of Python and of each installed package that can change a result."""
+    """Return the version of Python and of each installed package that can change a result."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -27,8 +27,9 @@ def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit that `folder` is at, with `-dirty` when it has uncommitted changes; None outside a
-    repository.
+    """Return the commit of `folder`; None outside a repository.
+
+    `-dirty` is appended if there are uncommitted changes.
     """
     git = shutil.which("git")
     if git is None:
@@ -41,6 +42,7 @@ def git_commit(folder: Path) -> str | None:
         "--always",
         "--dirty",
         "--abbrev=40",
+        # No tag may match, so that the answer is always a hash.
         "--exclude=*",
     ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
@@ -48,7 +50,7 @@ def git_commit(folder: Path) -> str | None:
 
 
 def describe_machine() -> dict[str, Fact]:
-    """Kernel, processor, frequency governor, SMT, memory, disk and GPU of this machine."""
+    """Return this machine's kernel, processor, frequency governor, SMT, memory, disk and GPU."""
     import psutil
 
     return {

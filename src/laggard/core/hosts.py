@@ -1,11 +1,13 @@
 """Hosts of a continuum and the patterns that select them, with E2Clab's meaning.
 
-E2Clab matches patterns, with Ansible's inventory, against the *names of roles*: every host's own
-service key (`layer.service.service_id.machine_id`), layers, services, `layer_id_service_id` and a
-service's extra roles. Each role found stands for its first host. So a bare `edge` is one host and
-`edge.*` is all of them; `!edge` takes nothing from `edge.*`. A pattern is a list of globs,
-separated by `,` or else by `:`; `!` excludes, `&` intersects, `~` begins a regular expression,
-`[0]` or `[0:2]` after a glob picks by position.
+Like E2Clab, with Ansible's inventory, a pattern is matched against the *names of roles*. The roles
+are every host's own service key (`layer.service.service_id.machine_id`), layers, services,
+`layer_id_service_id`, and the extra roles of a service. Each role that matches stands for its
+first host. Therefore a bare `edge` is one host, `edge.*` is all of them, and `!edge` removes
+nothing from `edge.*`.
+
+A pattern is a list of globs, separated by `,` or else by `:`. A leading `!` excludes, `&`
+intersects, `~` begins a regular expression, and `[0]` or `[0:2]` after a glob picks by position.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ class Host:
     """One machine of the continuum.
 
     Attributes:
-        name: E2Clab's service key, lower case: `layer.service.service_id.machine_id`.
-        layer: the tier, as written in `layers_services.yaml`, lower case.
-        service: the service, lower case.
-        service_id: the service's position in its layer, from 1.
-        machine_id: the machine's number within the service, from 1.
+        name: E2Clab's service key in lower case: `layer.service.service_id.machine_id`.
+        layer: tier, as written in `layers_services.yaml`, in lower case.
+        service: service in lower case.
+        service_id: position of the service in its layer, from 1.
+        machine_id: number of the machine within the service, from 1.
         address: IPv4 address on the experiment network; empty until the host exists.
         roles: extra roles of the service.
-        layer_id: the layer's position in the file, from 1.
-        ipv6: IPv6 addresses on the experiment network, shaped like the IPv4 one; none where it has
-            none.
+        layer_id: position of the layer in the file, from 1.
+        ipv6: IPv6 addresses on the experiment network, which are shaped like the IPv4 address;
+            empty if the host has none.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Host:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The group names this host answers to besides its own."""
+        """Return the names of the groups that contain this host."""
         return (self.layer, self.service, f"{self.layer_id}_{self.service_id}", *self.roles)
 
 
@@ -61,15 +63,15 @@ _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?\d{1,9})|(\d{1,9})[:-](\d{0,9}))\]", re.AS
 
 
 def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """Hosts that a pattern names, in the order of `hosts`.
+    """Return the hosts that a pattern selects, in the order of `hosts`.
 
     Args:
-        pattern: an E2Clab (Ansible) host pattern; case does not matter.
+        pattern: E2Clab (Ansible) host pattern; case does not matter.
         hosts: all hosts of the continuum.
 
     Returns:
-        The matching hosts; empty when nothing matches or when `find_pattern_error` finds fault with
-        the pattern.
+        The matching hosts; empty if nothing matches or if the pattern is malformed (see
+        `find_pattern_error`).
 
     Example:
         >>> from laggard.scenario.load import load_scenario
@@ -86,21 +88,22 @@ def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def find_pattern_error(pattern: str) -> str | None:
-    """What makes `pattern` no pattern at all, as a rule to show; None when it is one."""
+    """Return the rule that a malformed pattern breaks, as text; None if it is well formed."""
     if len(pattern) > _LONGEST_PATTERN:
-        return f"a host pattern is at most {_LONGEST_PATTERN} characters"
+        return f"a host pattern must have at most {_LONGEST_PATTERN} characters"
     terms = _split_terms(pattern)
     if "," not in pattern and re.search(r"[\[\]]", _TERM.sub("", pattern)):
-        return "the brackets of a host pattern come in pairs"
+        return "the brackets of a host pattern must come in pairs"
     if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
-        return "a host pattern names hosts, such as edge.*"
+        return "a host pattern must contain at least one name or glob, such as edge.*"
     faults = (_find_expression_error(term.lstrip("!&")) for term in terms)
     return next((fault for fault in faults if fault is not None), None)
 
 
 def find_ambiguous_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """Terms of `pattern` that are a group of several hosts, of which E2Clab reaches only the
-    first.
+    """Return the terms of `pattern` that are a group of several hosts.
+
+    E2Clab uses only the first host of such a group.
     """
     terms = [term.lstrip("!&") for term in _split_terms(pattern)]
     return tuple(t for t in terms if len([h for h in hosts if t in h.groups]) > 1)
@@ -108,6 +111,8 @@ def find_ambiguous_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...
 
 def _split_terms(pattern: str) -> tuple[str, ...]:
     text = pattern.lower()
+    # As in Ansible, a colon separates terms only if there is no comma. `_TERM` keeps a colon inside
+    # brackets, as in [0:2].
     parts = text.split(",") if "," in text else _TERM.findall(text)
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -119,14 +124,17 @@ def _find_expression_error(term: str) -> str | None:
         re.compile(term[1:])
     except (re.error, OverflowError, RecursionError) as error:
         return f"not a regular expression: {error}"
-    # Repeated groups and many repetitions can backtrack for hours on one name.
+    # Patterns come from strangers, and Python's `re` has no time limit: repeated groups and many
+    # repetitions can backtrack for hours on one name.
     if re.search(r"\)[*+?{]", term) or len(re.findall(r"(?<!\\)[*+{]", term)) > 3:
-        return "a regular expression may repeat at most three times and no group"
+        return (
+            "a regular expression may repeat (* + {) up to three times, and must not repeat a group"
+        )
     return None
 
 
 def _map_roles_to_first_hosts(hosts: Sequence[Host]) -> Mapping[str, str]:
-    """Every role's first host; roles that several hosts share come first, then the hosts' own."""
+    """Map every role to its first host, shared roles first, then the hosts' own names."""
     first: dict[str, str] = {}
     for host in hosts:
         for group in host.groups:
@@ -137,6 +145,7 @@ def _map_roles_to_first_hosts(hosts: Sequence[Host]) -> Mapping[str, str]:
 
 
 def _select_roles(terms: Sequence[str], roles: Mapping[str, str]) -> set[str]:
+    # A pattern that only excludes or intersects starts from all hosts.
     included = [term for term in terms if term[0] not in "!&"] or ["all"]
     chosen = {role for term in included for role in _match_roles(term, roles)}
     for term in terms:
@@ -148,6 +157,7 @@ def _select_roles(terms: Sequence[str], roles: Mapping[str, str]) -> set[str]:
 
 
 def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
+    """Return the roles that one term, without its `!` or `&`, matches."""
     if term in roles:
         return [term]
     if term == "all":
@@ -162,13 +172,14 @@ def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
     if subscript[2] is not None:
         at = int(subscript[2])
         return found[at:][:1] if -len(found) <= at else []
+    # Unlike in Python, the end of a slice is included.
     return found[int(subscript[3]) : int(subscript[4]) + 1 if subscript[4] else None]
 
 
 def check_pattern(
     source: YamlSource, key: KeyPath, pattern: str, hosts: Sequence[Host]
 ) -> Iterator[Problem]:
-    """Yield a problem when a pattern is malformed or matches no host."""
+    """Yield a problem if a pattern is malformed or matches no host."""
     yield from check_pattern_syntax(source, key, pattern)
     if find_pattern_error(pattern) is None and not select_hosts(pattern, hosts):
         layers = sorted({host.layer for host in hosts})
@@ -177,7 +188,7 @@ def check_pattern(
 
 
 def check_pattern_syntax(source: YamlSource, key: KeyPath, pattern: str) -> Iterator[Problem]:
-    """Yield a problem when a pattern is malformed."""
+    """Yield a problem if a pattern is malformed."""
     fault = find_pattern_error(pattern)
     if fault is not None:
         yield source.locate_problem(key, fault, "write it like edge.*", value=pattern[:60])

@@ -1,7 +1,7 @@
 """Linux calls that Python 3.11 does not wrap: namespaces, mounts, prctl, timers and scheduling.
 
-Each raises `OSError` with the kernel's error number and the call's target as its file name. See
-unshare(2), setns(2), mount(2), prctl(2), timerfd_create(2) and sched_setattr(2).
+Each raises `OSError` with the kernel's error number and the target of the call as its file name.
+See unshare(2), setns(2), mount(2), prctl(2), timerfd_create(2) and sched_setattr(2).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Values of the kernel's headers: sched.h, mount.h, capability.h and prctl.h.
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -40,6 +41,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_TIMERSLACK = 29
 _TIMER_ABSOLUTE = 1
+# glibc does not wrap sched_setattr(2): these are its number on each architecture, and its argument,
+# a `struct sched_attr`.
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 _SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 
@@ -59,7 +62,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(descriptor: int, kind: int) -> None:
-    """Move the calling thread into the namespace that a descriptor of its file names."""
+    """Move the calling thread into the namespace that an open descriptor refers to."""
     _check(_libc.setns(descriptor, kind), "setns")
 
 
@@ -73,8 +76,9 @@ def enter_namespace(path: Path, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount `source` on `target`; `kind` is the file system type, empty for binds and propagation
-    changes.
+    """Mount `source` on `target`.
+
+    `kind` is the type of the file system; it is empty for bind mounts and changes of propagation.
     """
     arguments = [text.encode() or None for text in (source, target, kind)]
     _check(_libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None), target)
@@ -89,22 +93,23 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent dies.
 
     Args:
-        parent_pid: the parent as seen before the fork; when it is already gone, the process ends
-            here and now. None where the parent is in another PID namespace, so that its number
-            cannot be seen.
+        parent_pid: process ID of the parent, read before the fork; if the parent is already gone,
+            this process exits immediately. None if the parent is in another PID namespace, where
+            its number is not visible.
     """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
+    # The parent may have died before the call, and then no signal will come.
     if parent_pid is not None and os.getppid() != parent_pid:
         os._exit(128 + signal.SIGKILL)
 
 
 def set_process_name(name: str) -> None:
-    """Name the process as `ps` shows it; the kernel keeps 15 bytes."""
+    """Set the process name that `ps` shows; the kernel keeps 15 bytes."""
     _check(_libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0), "prctl")
 
 
 def effective_capabilities() -> int:
-    """Bit mask of the calling process's effective capabilities (capabilities(7))."""
+    """Return the bit mask of the calling process's effective capabilities (capabilities(7))."""
     for line in (
         Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     ):
@@ -114,7 +119,7 @@ def effective_capabilities() -> int:
 
 
 def thread_names() -> tuple[str, ...]:
-    """Names of the calling process's threads, the main one first."""
+    """Return the names of the calling process's threads, the main one first."""
     tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
     return tuple(
         (task / "comm").read_text(encoding="utf-8", errors="replace").strip() for task in tasks
@@ -125,8 +130,8 @@ def thread_names() -> tuple[str, ...]:
 def inside_network(namespace: Path) -> Iterator[None]:
     """Run the body in the network namespace bound at `namespace`.
 
-    A namespace belongs to a thread: callers have one thread, and descriptors opened inside stay in
-    that namespace afterwards.
+    A namespace belongs to a thread, so the caller must be single-threaded. Descriptors opened
+    inside stay in that namespace afterwards.
 
     Raises:
         OSError: the file is not a network namespace, or the process may not enter it.
@@ -143,13 +148,14 @@ def inside_network(namespace: Path) -> Iterator[None]:
 
 
 def minimize_timer_slack() -> None:
-    """Let the calling thread's sleeps end on time, and not up to 50 µs late."""
+    """Make the calling thread's sleeps end on time instead of up to 50 µs late."""
     _check(_libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0), "prctl")
 
 
 class MonotonicTimer:
-    """A one-shot timer on CLOCK_MONOTONIC with a descriptor for epoll (`os` has it from Python
-    3.13).
+    """One-shot timer on CLOCK_MONOTONIC with a descriptor for epoll.
+
+    Python's `os` offers such timers from version 3.13 on.
     """
 
     def __init__(self) -> None:
@@ -163,12 +169,14 @@ class MonotonicTimer:
         self._set_to_ns = math.inf
 
     def set(self, when_ns: float) -> None:
-        """Make the descriptor readable at `when_ns`; infinity disarms the timer. Setting the time
-        that is already set costs no system call.
+        """Make the descriptor readable at `when_ns`; infinity disarms the timer.
+
+        A time that is already set costs no system call.
         """
         if when_ns == self._set_to_ns:
             return
         self._set_to_ns = when_ns
+        # The kernel takes a time of zero for "disarm", so a time in the past becomes 1 ns.
         whole = 0 if when_ns == math.inf else max(1, math.ceil(when_ns))
         self._spec[2], self._spec[3] = divmod(whole, 1_000_000_000)
         result = _libc.timerfd_settime(self.descriptor, _TIMER_ABSOLUTE, self._reference, None)
@@ -180,11 +188,12 @@ class MonotonicTimer:
 
 
 def set_scheduling_slice(thread: int, slice_ns: int) -> None:
-    """Give a thread a scheduling slice of its own (EEVDF, Linux 6.12 and later; earlier kernels
-    ignore it).
+    """Give a thread a scheduling slice of its own (EEVDF).
+
+    Linux 6.12 and later respect the slice; earlier kernels ignore it.
 
     Args:
-        thread: thread id; 0 is the calling thread.
+        thread: thread ID; 0 is the calling thread.
         slice_ns: length of the slice in nanoseconds.
     """
     number = _SCHED_SETATTR.get(platform.machine())

@@ -1,7 +1,7 @@
 """The JSON documents of a run folder, as immutable values.
 
-`run.json` is a `RunRecord`, `fidelity.json` a list of `FidelityCheck`, `stragglers.json` a list of
-`Finding`; `alarms.jsonl` has an `Alarm` per line.
+`run.json` is a `RunRecord`, `fidelity.json` is a list of `FidelityCheck`, `stragglers.json` is a
+list of `Finding`, and `alarms.jsonl` has one `Alarm` per line.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SyncMode = Literal["lockstep", "asynchronous"]
 
 
 class Record(BaseModel):
-    """Base of every document: unknown keys are refused, values never change.
+    """Base of every document: unknown keys are refused, and values never change.
 
     Attributes:
-        RENAMED: today's name of each field that schema 1 called otherwise.
+        RENAMED: map from a field's name in schema 1 to its present name, for renamed fields.
     """
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
@@ -41,18 +41,24 @@ class Record(BaseModel):
 
 
 class StageDuration(Record):
-    """One stage of a run and the real seconds it took."""
+    """Stage of a run and its duration in real seconds."""
 
     name: str
     seconds: float
 
 
 class RunOutcome(Record):
-    """What a finished run achieved, in virtual time.
+    """Results of a finished run, in virtual time.
 
-    `makespan_s` runs from the first-step barrier to the stopping rule, without evaluation;
-    `fairness` is Jain's index over applied samples against capacity; `cost` is in the unit of the
-    scenario's prices.
+    Attributes:
+        makespan_s: seconds from the first-step barrier to the stopping rule, without evaluations.
+        steps: number of steps.
+        accuracy: last accuracy; None if the model was not evaluated.
+        samples_per_s: samples of all ranks per second.
+        bytes_sent: bytes that all links carried.
+        cost: cost in the unit of the scenario's prices; None if the scenario has no prices.
+        fairness: Jain's index over applied samples against capacity.
+        stopped_by: stopping rule that ended the training.
     """
 
     makespan_s: float
@@ -66,16 +72,20 @@ class RunOutcome(Record):
 
 
 def _rename_own_pace(value: object) -> object:
-    """Schema 1 called `asynchronous` ranks of their `own` pace."""
+    """Translate the synchronization mode `own` of schema 1 to `asynchronous`."""
     return "asynchronous" if value == "own" else value
 
 
 class StrategyRecord(Record):
-    """How the ranks trained: in `lockstep`, all taking the same steps and synchronizing in some,
-    or `asynchronous`, each taking steps of its own.
+    """Strategy that trained the model.
 
-    `description` is what people read, `parameters` what the analysis computes with; `server_tier`
-    is where the server was, if there was one.
+    Attributes:
+        name: name of the strategy.
+        sync_mode: `lockstep` if all ranks take the same steps and synchronize in some of them,
+            `asynchronous` if each rank takes steps of its own.
+        description: text for people.
+        parameters: values for the analysis.
+        server_tier: tier of the parameter server; None if there was no server.
     """
 
     RENAMED: ClassVar[Mapping[str, str]] = {"pace": "sync_mode", "told": "description"}
@@ -88,11 +98,16 @@ class StrategyRecord(Record):
 
 
 class ReservedJob(Record):
-    """A reservation that a run made on a remote testbed; `released` once the testbed said that it
-    is over.
+    """Reservation that a run made on a remote testbed.
 
-    `job_id` is the testbed's own number; where only the name is known yet, because the run died in
-    between, it is 0.
+    Attributes:
+        testbed: name of the testbed.
+        site: site of the testbed.
+        job_id: number of the job on the testbed; 0 if only the name is known, because the run died
+            before it learned the number.
+        name: name of the job.
+        nodes: number of nodes.
+        released: whether the testbed has confirmed the end of the reservation.
     """
 
     testbed: str
@@ -104,8 +119,12 @@ class ReservedJob(Record):
 
 
 class HostEnergy(Record):
-    """What a host's power meter counted between the first step and the last, evaluations
-    included.
+    """Energy of a host between the first and the last step, including evaluations.
+
+    Attributes:
+        host: name of the host.
+        joules: energy that the host's power meter counted.
+        metric: name of the meter's metric.
     """
 
     host: str
@@ -114,11 +133,17 @@ class HostEnergy(Record):
 
 
 class ChurnEvent(Record):
-    """A worker that left, or joined, while the others trained; virtual seconds since the first
-    step.
+    """Worker that left or joined while the others trained; times in virtual seconds.
 
-    `requested_s` is when it was to, `effective_s` when it had been killed, or was brought up to
-    date and began to train.
+    Times count from the first step.
+
+    Attributes:
+        rank: rank of the worker.
+        host: host of the worker.
+        kind: `left` or `joined`.
+        requested_s: time that the scenario gives.
+        effective_s: time at which the worker had been killed, or had been brought up to date and
+            began to train.
     """
 
     RENAMED: ClassVar[Mapping[str, str]] = {"asked_s": "requested_s"}
@@ -131,10 +156,14 @@ class ChurnEvent(Record):
 
 
 class TraceOrigin(Record):
-    """Whose trace a run was read from, where Laggard did not trace it itself.
+    """Source of a run that was converted from a trace of another tool.
 
-    `notes` say what of it could not be taken over. `replayable` is whether its dependencies are
-    those that the replay knows; without that, nothing is said of what causes cost.
+    Attributes:
+        format: format of the trace.
+        path: path of the trace.
+        notes: descriptions of everything that could not be converted.
+        replayable: whether the replay supports the dependencies of the trace; if not, no cost of
+            causes is reported.
     """
 
     format: Literal["bytedance", "kineto"]
@@ -144,15 +173,20 @@ class TraceOrigin(Record):
 
 
 def _upgrade_version(value: object) -> object:
-    """A document that was read has today's fields, so it is written with today's version."""
+    """Replace version 1 by the current version.
+
+    A document that has been read has the current fields, so it is written with the current
+    version.
+    """
     return SCHEMA_VERSION if value == 1 else value
 
 
 class RunRecord(Record):
-    """`run.json`. `first_step_s` and the stages are real seconds; `first_step_s` counts from the
-    start of the command.
+    """Record of a run: the content of `run.json`.
 
-    `lost_ranks` were killed while the others went on without them.
+    `first_step_s` and the durations of stages are real seconds; `first_step_s` counts from the
+    start of the command. `lost_ranks` are the ranks that were killed while the others continued
+    without them.
     """
 
     schema_version: Annotated[int, BeforeValidator(_upgrade_version)] = SCHEMA_VERSION
@@ -184,10 +218,10 @@ class RunRecord(Record):
 
 
 class FidelityCheck(Record):
-    """One quantity that the emulation was asked for and gave, in virtual units.
+    """Requested and measured value of one quantity of the emulation, in virtual units.
 
-    `tolerance` is absolute, in `unit`; for `cpu` the quantity is the slowdown of a phase and `src`
-    the host.
+    `tolerance` is absolute, in `unit`. For the kind `cpu` the quantity is the slowdown of a phase,
+    and `src` is the host.
     """
 
     kind: Literal["rtt", "rate", "loss", "cpu", "storage"]
@@ -202,8 +236,12 @@ class FidelityCheck(Record):
 
 
 class Decision(Record):
-    """What a strategy decided while it trained, in which step, how many seconds after the first
-    began.
+    """Decision that a strategy made during training.
+
+    Attributes:
+        step: step in which the decision was made.
+        at_s: seconds since the first step began.
+        description: text for people.
     """
 
     RENAMED: ClassVar[Mapping[str, str]] = {"told": "description"}
@@ -216,9 +254,9 @@ class Decision(Record):
 class Finding(Record):
     """One straggler.
 
-    `rank` and `host` are null for a collective; `link` names both ends where `links.parquet` does.
-    Steps are inclusive. `cost_s` is the Shapley share of the makespan lost; `masked` means slow but
-    under 1 % of the makespan.
+    `rank` and `host` are None for a collective; `link` names both ends if `links.parquet` has
+    them. `first_step` and `last_step` are inclusive. `cost_s` is the Shapley share of the lost
+    makespan. `masked` means slow, but under 1 % of the makespan.
     """
 
     rank: int | None
@@ -235,14 +273,28 @@ class Finding(Record):
 
 
 class Alarm(Record):
-    """A straggler as the detector told of it while the run went on: a line of `alarms.jsonl`, where
-    later lines of a number replace earlier ones.
+    """Straggler that the detector reported during the run: one line of `alarms.jsonl`.
 
-    `rank` and `host` are null for a collective. Times are virtual seconds since the first step:
-    `since_s` is when it became slow, `raised_s` the end of the step that showed it, `reported_s`
-    when it was said (null where nobody was there to be told). `last_step` and `ended_s`, its last
-    slow step and that one's end, are null while it goes on. `slowdown` is against its own usual
-    where `kind` is dynamic, and against the fastest device class where it is deterministic.
+    A later line with the same `number` replaces the earlier ones. Times are virtual seconds since
+    the first step.
+
+    Attributes:
+        number: number of the alarm, which identifies it.
+        rank: rank of the straggler; None for a collective.
+        host: host of the straggler; None for a collective.
+        link: both ends of the slow link, if it is known.
+        family: kind of the slow work.
+        kind: `deterministic` for a permanent straggler, `dynamic` for a temporary slowdown.
+        slowdown: ratio to the rank's own usual duration if `kind` is dynamic, to the fastest
+            device class if it is deterministic.
+        confidence: confidence of the detector.
+        since_step: step in which the slowdown began.
+        since_s: time at which the slowdown began.
+        raised_step: step that revealed the slowdown.
+        raised_s: end of that step.
+        reported_s: time of the report; None if no process was there to receive it.
+        last_step: last slow step; None while the slowdown continues.
+        ended_s: end of the last slow step; None while the slowdown continues.
     """
 
     RENAMED: ClassVar[Mapping[str, str]] = {"told_s": "reported_s", "over_s": "ended_s"}

@@ -1,9 +1,9 @@
-"""The tables of a run folder: what one row of each means, and the Arrow schema it is stored in.
+"""The tables of a run folder: the meaning of a row, and the Arrow schema of each table.
 
-Times are nanoseconds of virtual time on one common clock whose zero is the first-step barrier.
-Spans of one lane never overlap, but for two: gradient buckets overlap each other and the backward
-pass and live on `Lane.BUCKETS`, and models that a thread sends beside the training on
-`Lane.BACKGROUND`.
+Times are nanoseconds of virtual time on one common clock. Its zero is the first-step barrier.
+Spans of one lane never overlap, with two exceptions. Gradient buckets overlap each other and the
+backward pass, so they are on `Lane.BUCKETS`. Models that a background thread sends during training
+are on `Lane.BACKGROUND`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Values of the columns `group` and `peer` in spans that have no group or peer.
 NO_GROUP = -1
 NO_PEER = -1
+# A Parquet row group is the smallest part of a table that can be read alone.
 ROW_GROUP_ROWS = 1 << 20
 
 
 class Phase(enum.StrEnum):
-    """What a worker was doing; stored as a dictionary column in this order."""
+    """Activity of a worker; stored as a dictionary column in this order."""
 
     FETCH = "fetch"
     PREP = "prep"
@@ -35,7 +37,7 @@ class Phase(enum.StrEnum):
 
     @property
     def code(self) -> int:
-        """Index of this phase in the dictionary column."""
+        """Return the index of this phase in the dictionary column."""
         return _CODES[self]
 
 
@@ -63,7 +65,7 @@ class Flag(enum.IntFlag):
 
 
 def span_schema() -> pa.Schema:
-    """Schema of `spans.parquet`, sorted by step, rank, start."""
+    """Return the schema of `spans.parquet`, sorted by step, rank and start."""
     import pyarrow as pa
 
     return pa.schema(
@@ -85,17 +87,20 @@ def span_schema() -> pa.Schema:
 
 
 def step_schema() -> pa.Schema:
-    """Schema of `steps.parquet`: one row per rank and step; `accuracy` is null where nothing was
-    evaluated.
+    """Return the schema of `steps.parquet`, which has one row per rank and step.
 
-    `samples` were learnt from and `dropped` ones computed in vain; `skipped` are steps that the
-    rank left out before this one. Versions count the updates of a model that the ranks share: the
-    one read, the one that this rank's update went into, and between them `staleness` updates by
-    others; -1 where there is none. (Ranks that average their models beside the training count the
-    versions of their own, which the averages update too.) Where ranks share no model, `staleness`
-    is by how many steps the oldest model was behind that a rank took from others, or its own
-    gradient. `waited_for` is the rank that this one waited for, -1 where it was nobody in
-    particular.
+    `accuracy` is null if the step was not evaluated. `samples` is the number of samples that
+    entered the model, `dropped` the number of samples that were computed in vain. `skipped` is the
+    number of steps that the rank left out before this one.
+
+    Versions count the updates of a model that the ranks share. `read_version` is the version that
+    the rank read, `applied_version` the version that contains this rank's update, and `staleness`
+    the number of updates by other ranks in between; -1 if there is none. Ranks that average their
+    models in the background count the versions of their own model, which the averages update too.
+    If ranks share no model, `staleness` is the age in steps of the oldest model that a rank took
+    from others, or of its own gradient.
+
+    `waited_for` is the rank that this one waited for; -1 if it waited for no particular rank.
     """
     import pyarrow as pa
 
@@ -120,7 +125,7 @@ def step_schema() -> pa.Schema:
 
 
 def host_schema() -> pa.Schema:
-    """Schema of `hosts.parquet`: one row per rank."""
+    """Return the schema of `hosts.parquet`, which has one row per rank."""
     import pyarrow as pa
 
     return pa.schema(
@@ -138,8 +143,9 @@ def host_schema() -> pa.Schema:
 
 
 def link_schema() -> pa.Schema:
-    """Schema of `links.parquet`: one row per sample and TCP connection, as the sending kernel saw
-    it.
+    """Return the schema of `links.parquet`, which has one row per sample and TCP connection.
+
+    Every value is that of the sending kernel.
     """
     import pyarrow as pa
 
@@ -165,8 +171,9 @@ def link_schema() -> pa.Schema:
 
 
 def event_schema() -> pa.Schema:
-    """Schema of `events.parquet`: injected changes, in seconds after the first-step barrier; never
-    read by the analysis.
+    """Return the schema of `events.parquet`: injected changes, which the analysis never reads.
+
+    Times are seconds after the first-step barrier.
     """
     import pyarrow as pa
 

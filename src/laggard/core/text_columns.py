@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield one indented line per row, with columns as wide as their widest cell.
+    """Yield one indented line per row, with every column as wide as its widest cell.
 
     Args:
-        rows: cells; every row has as many as the first.
+        rows: cells; every row has as many cells as the first.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

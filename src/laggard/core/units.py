@@ -1,12 +1,12 @@
-"""Quantities as people write them, parsed once at the door into numbers whose names carry the unit.
+"""Quantities as people write them, parsed once into numbers whose names carry the unit.
 
-Rates and delays follow `tc(8)`, because E2Clab hands them to `tc` as they are: `mbit` is 10^6 bits
-a second while `mbps` is 10^6 *bytes* a second; a delay without a unit is microseconds, a rate
-without one bits a second. In our own files nobody expects that: there the unit is always written.
+Rates and delays follow `tc(8)`, because E2Clab passes them to `tc` unchanged. There `mbit` is 10^6
+bits per second, while `mbps` is 10^6 *bytes* per second. A delay without a unit is in
+microseconds, and a rate without a unit is in bits per second. Nobody expects that in Laggard's own
+files, so there the unit is mandatory.
 
-Each parser takes text (or, where no unit is possible, a number) and raises `ValueError` whose
-message gives the rule and an example. The `Annotated` types at the end are what the rooms' models
-use.
+Each parser takes text, or a number if the unit is optional. It raises a `ValueError` whose message
+gives the rule and an example. The models of the rooms use the `Annotated` types at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _TIME_MS: Mapping[str, float] = {
     "us": 1e-3, "usec": 1e-3, "usecs": 1e-3, "ms": 1.0, "msec": 1.0, "msecs": 1.0, "s": 1e3,
     "sec": 1e3, "secs": 1e3,
 }  # fmt: skip
+# In tc's notation, units that end in `bit` count bits per second, and units in `bps` count bytes.
 _RATE_MBPS: Mapping[str, float] = {
     "bit": 1e-6, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "tbit": 1e6,
     "kibit": 1024e-6, "mibit": 1024**2 * 1e-6, "gibit": 1024**3 * 1e-6, "tibit": 1024**4 * 1e-6,
@@ -59,35 +60,37 @@ def _parse_quantity(
 
 
 def _to_text(value: object) -> str:
-    """Text as written; a bare number (not true or false) in plain decimals."""
+    """Return text unchanged, and a bare number (not true or false) in plain decimals."""
     if isinstance(value, str):
         return value
+    # Plain decimals, because the expression for numbers has no exponent.
     plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
     return f"{value:.12f}" if plain else ""
 
 
 def _match_bounded(expression: str, text: str) -> re.Match[str] | None:
-    # The bound comes before the expression: hostile text must not make it backtrack for minutes.
+    # The length is checked before the expression runs: hostile text must not make it backtrack for
+    # minutes.
     return re.fullmatch(expression, text.strip(), re.ASCII) if len(text) <= _LONGEST_TEXT else None
 
 
 def parse_delay_ms(value: object) -> float:
-    """Delay in milliseconds from tc's notation: `10ms`, `0.5s`, `250us`."""
+    """Parse a delay in tc's notation, such as `10ms`, `0.5s` or `250us`, to milliseconds."""
     return _parse_quantity(
-        value, _TIME_MS, 1e-3, "a delay is a number and us, ms or s, such as 10ms"
+        value, _TIME_MS, 1e-3, "a delay must be a number followed by us, ms or s, such as 10ms"
     )
 
 
 def parse_delay_with_unit_ms(value: object) -> float:
-    """Delay in milliseconds from `10ms`, `0.5s`, `250us`; its unit is always written."""
+    """Parse a delay such as `10ms`, `0.5s` or `250us` to milliseconds; the unit is mandatory."""
     return _parse_quantity(
-        value, _TIME_MS, None, "a delay is a number with its unit, us, ms or s, such as 10ms"
+        value, _TIME_MS, None, "a delay must be a number with the unit us, ms or s, such as 10ms"
     )
 
 
 def parse_rate_with_unit_mbps(value: object) -> float:
-    """Rate in Mbit/s from `100mbit`, `1gbit`; above zero; its unit is always written."""
-    rule = "a rate is a positive number with its unit, kbit, mbit or gbit, such as 100mbit"
+    """Parse a positive rate such as `100mbit` or `1gbit` to Mbit/s; the unit is mandatory."""
+    rule = "a rate must be a positive number with the unit kbit, mbit or gbit, such as 100mbit"
     rate = _parse_quantity(value, _RATE_MBPS, None, rule)
     if rate <= 0:
         raise ValueError(rule)
@@ -95,15 +98,15 @@ def parse_rate_with_unit_mbps(value: object) -> float:
 
 
 def parse_latency_ms(value: object) -> float:
-    """Latency in milliseconds from `5ms`, `200us`, `1s`; its unit is always written."""
+    """Parse a latency such as `5ms`, `200us` or `1s` to milliseconds; the unit is mandatory."""
     return _parse_quantity(
-        value, _TIME_MS, None, "a latency is a number and us, ms or s, such as 5ms"
+        value, _TIME_MS, None, "a latency must be a number with the unit us, ms or s, such as 5ms"
     )
 
 
 def parse_rate_mbps(value: object) -> float:
-    """Rate in Mbit/s from tc's notation: `100mbit`, `1gbit`; above zero."""
-    rule = "a rate is a positive number and kbit, mbit or gbit, such as 100mbit"
+    """Parse a positive rate in tc's notation, such as `100mbit` or `1gbit`, to Mbit/s."""
+    rule = "a rate must be a positive number followed by kbit, mbit or gbit, such as 100mbit"
     rate = _parse_quantity(value, _RATE_MBPS, 1e-6, rule)
     if rate <= 0:
         raise ValueError(rule)
@@ -111,13 +114,13 @@ def parse_rate_mbps(value: object) -> float:
 
 
 def parse_loss_percent(value: object) -> float:
-    """Loss in percent, 0 to 100, from `5%`."""
-    return _parse_percent(value, 100.0, "a loss is a percentage from 0% to 100%, such as 1%")
+    """Parse a packet loss such as `5%` to percent, from 0 to 100."""
+    return _parse_percent(value, 100.0, "a loss must be a percentage from 0% to 100%, such as 1%")
 
 
 def parse_share(value: object) -> float:
-    """CPU share as a fraction of one core from `25%`; above zero, at most one core."""
-    rule = "a cpu share is a percentage of one core above 0% and at most 100%, such as 25%"
+    """Parse a CPU share such as `25%` to a fraction of one core, above zero and at most one."""
+    rule = "a cpu share must be a percentage of one core, above 0% and at most 100%, such as 25%"
     share = _parse_percent(value, 100.0, rule) / 100.0
     if share <= 0:
         raise ValueError(rule)
@@ -132,15 +135,20 @@ def _parse_percent(value: object, top: float, rule: str) -> float:
 
 
 def parse_duration_s(value: object) -> float:
-    """Duration in seconds from `10s`, `5min`, `1h`, or a bare number of seconds."""
+    """Parse a duration such as `10s`, `5min`, `1h`, or a bare number of seconds, to seconds."""
     return _parse_quantity(
-        value, _DURATION_S, 1.0, "a duration is a number, 0 or more, and s, min or h, such as 10s"
+        value,
+        _DURATION_S,
+        1.0,
+        "a duration must be a number (0 or more) followed by s, min or h, such as 10s",
     )
 
 
 def parse_size_bytes(value: object) -> int:
-    """Size in bytes from `1GiB`, `512MB`; above zero; its unit is always written."""
-    rule = "a size is a positive number with its unit, kB, MB, GB, KiB, MiB or GiB, such as 1GiB"
+    """Parse a positive size such as `1GiB` or `512MB` to bytes; the unit is mandatory."""
+    rule = (
+        "a size must be a positive number with the unit kB, MB, GB, KiB, MiB or GiB, such as 1GiB"
+    )
     size = _parse_quantity(value, _BYTES, None, rule)
     if size < 1:
         raise ValueError(rule)
@@ -148,8 +156,8 @@ def parse_size_bytes(value: object) -> int:
 
 
 def parse_throughput_mb_per_s(value: object) -> float:
-    """Storage throughput in MB/s (10^6 bytes) from `20MB/s`; above zero."""
-    rule = "a throughput is a positive number and kB/s, MB/s or GB/s, such as 20MB/s"
+    """Parse a positive storage throughput such as `20MB/s` to MB/s (10^6 bytes)."""
+    rule = "a throughput must be a positive number with the unit kB/s, MB/s or GB/s, such as 20MB/s"
     if not isinstance(value, str) or not value.strip().lower().endswith("/s"):
         raise ValueError(rule)
     throughput = _parse_quantity(value.strip()[:-2], _BYTES, None, rule) / 1e6
@@ -165,8 +173,9 @@ def _make_quantity_type(
     *examples: str,
     bare: bool = True,
 ) -> tuple[object, object]:
-    """The validator of a quantity and its JSON Schema; `ending` is what may follow the number, as a
-    regular expression.
+    """Return the validator of a quantity and its JSON Schema.
+
+    `ending` is a regular expression for the text after the number.
     """
     pattern = rf"^\s*(\d+(\.\d*)?|\.\d+)\s*({ending})\s*$"
     kind = ["string", "number"] if bare else "string"
@@ -179,11 +188,22 @@ def _make_quantity_type(
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
-_delay = _make_quantity_type(parse_delay_ms, "one-way delay, in tc's notation", "[A-Za-z]*", "10ms")
-_latency = _make_quantity_type(
-    parse_latency_ms, "time that every access takes", "[A-Za-z]+", "5ms", bare=False
+_delay = _make_quantity_type(
+    parse_delay_ms,
+    "one-way delay, in tc's notation; a number without a unit is in microseconds",
+    "[A-Za-z]*",
+    "10ms",
 )
-_rate = _make_quantity_type(parse_rate_mbps, "rate, in tc's notation", "[A-Za-z]*", "100mbit")
+_latency = _make_quantity_type(
+    parse_latency_ms, "additional time of every access", "[A-Za-z]+", "5ms", bare=False
+)
+_rate = _make_quantity_type(
+    parse_rate_mbps,
+    "rate, in tc's notation: `mbit` is 10^6 bits per second, `mbps` is 10^6 bytes per second, and"
+    " a number without a unit is in bits per second",
+    "[A-Za-z]*",
+    "100mbit",
+)
 _delay_with_unit = _make_quantity_type(
     parse_delay_with_unit_ms, "one-way delay", "[A-Za-z]+", "10ms", bare=False
 )
@@ -192,14 +212,24 @@ _rate_with_unit = _make_quantity_type(
 )
 _loss = _make_quantity_type(
     parse_loss_percent,
-    "packet loss, independent unless heterogeneity.yaml gives a burst",
+    "packet loss; each packet is lost independently, unless heterogeneity.yaml sets a burst length",
     "%",
     "1%",
     bare=False,
 )
-_share = _make_quantity_type(parse_share, "share of one core", "%", "25%", bare=False)
-_duration = _make_quantity_type(parse_duration_s, "duration", "[A-Za-z]*", "10s", "5min")
-_size = _make_quantity_type(parse_size_bytes, "size in bytes", "[A-Za-z]+", "1GiB", bare=False)
+_share = _make_quantity_type(
+    parse_share, "CPU speed as a percentage of one core", "%", "25%", bare=False
+)
+_duration = _make_quantity_type(
+    parse_duration_s,
+    "duration; a number without a unit is in seconds",
+    "[A-Za-z]*",
+    "10s",
+    "5min",
+)
+_size = _make_quantity_type(
+    parse_size_bytes, "amount of data, with its unit", "[A-Za-z]+", "1GiB", bare=False
+)
 _throughput = _make_quantity_type(
     parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False
 )

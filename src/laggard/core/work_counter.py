@@ -1,9 +1,9 @@
-"""How much of its work a worker has done, beside the CPU time that this took: written by the
-worker, read by who holds it to a share.
+"""Count of a worker's finished work, next to the CPU time that this work took.
 
-The same step takes more CPU time where caches have gone cold or somebody else's work takes them.
-CPU time alone would let such a host fall behind its share; what counts is the CPU time that the
-work takes at full speed.
+The worker writes it, and the process that limits the worker to its share reads it. One and the
+same step takes more CPU time when caches are cold or when the work of others evicts them. With CPU
+time alone such a host would fall behind its share. Therefore a limiter charges the CPU time that
+the work takes at full speed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _STEPS, _FULL_SPEED_NS, _CPU_NS, _IS_COMPUTING = range(_WORDS)
 
 @dataclass(frozen=True)
 class WorkDone:
-    """A worker's work so far.
+    """Work of a worker so far.
 
     Attributes:
-        steps: that it has finished.
-        full_speed_ns: CPU time that their computing would have taken at full speed.
-        cpu_ns: CPU time that it took.
+        steps: number of finished steps.
+        full_speed_ns: CPU time that the computing of these steps takes at full speed.
+        cpu_ns: CPU time that it really took.
     """
 
     steps: int = 0
@@ -34,10 +34,10 @@ class WorkDone:
 
 
 class WorkCounter:
-    """One worker's count, mapped from its file, which is made where it is missing.
+    """Work count of one worker, mapped from its file; the file is created if missing.
 
     Args:
-        path: the file; one process adds, any may read.
+        path: the file; one process adds to it, and any process may read it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,31 +51,32 @@ class WorkCounter:
 
     @property
     def steps(self) -> int:
-        """Steps finished so far; reading it is cheap."""
+        """Return the number of steps finished so far; reading it is cheap."""
         return self._words[_STEPS]
 
     @property
     def is_computing(self) -> bool:
-        """Whether the worker is computing now; reading it is cheap."""
+        """Return whether the worker is computing now; reading it is cheap."""
         return bool(self._words[_IS_COMPUTING])
 
     def set_computing(self, is_computing: bool) -> None:
-        """The worker begins to compute, or ceases to."""
+        """Record that the worker begins or stops computing."""
         self._words[_IS_COMPUTING] = is_computing
 
     def add(self, full_speed_ns: int, cpu_ns: int) -> None:
-        """One more step is finished; the number of steps changes last."""
+        """Add one finished step; the number of steps changes last."""
         words = self._words
         words[_FULL_SPEED_NS] += full_speed_ns
         words[_CPU_NS] += cpu_ns
+        # Last, so that a reader that sees the new number of steps also sees their times.
         words[_STEPS] += 1
 
     def read(self) -> WorkDone:
-        """What stands there now."""
+        """Read the present counts."""
         return WorkDone(self._words[_STEPS], self._words[_FULL_SPEED_NS], self._words[_CPU_NS])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Unmap the file."""
         self._words.release()
         self._memory.close()
 

@@ -1,8 +1,9 @@
-"""YAML text to values that remember where they were written, and model errors that say so.
+"""YAML text as values that know their place in the file, and model errors that report it.
 
-Scenario files come from strangers. Tags, anchors and aliases (bombs), merge keys, duplicate keys,
-numbers that are not finite or overflow 64 bits, documents over `MAX_BYTES` or nested deeper than
-`MAX_DEPTH` are refused before any model sees them. Plain values follow the core schema of YAML 1.2.
+Scenario files may come from strangers. The following are refused before any model sees them: tags,
+anchors and aliases ("billion laughs" bombs), merge keys, duplicate keys, numbers that are not
+finite or overflow 64 bits, documents larger than `MAX_BYTES`, and documents nested deeper than
+`MAX_DEPTH`. Plain values follow the core schema of YAML 1.2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ruamel.yaml.events import Event, ScalarEvent
 
 ERROR_SUBKEY = "at"
-"""In the context of a model's `PydanticCustomError`: the keys below the model that it is about."""
+"""Context key of a model's `PydanticCustomError`; its value is the key path below the model."""
 
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
@@ -39,12 +40,11 @@ class YamlSource:
     """One parsed YAML file.
 
     Attributes:
-        path: shown in messages.
-        value: plain Python values.
-        positions: line and column, from 1, of every key path (of the value; of the key where the
-            value is missing).
-        origins: where a value came from instead of the file (`--set ...`), for key paths that were
-            overridden.
+        path: path that messages show.
+        value: content as plain Python values.
+        positions: line and column of the value at each key path, from 1; those of the key if the
+            value is missing.
+        origins: source of each overridden value, such as `--set ...`, by key path.
     """
 
     path: str
@@ -55,7 +55,7 @@ class YamlSource:
     def locate_problem(
         self, key: KeyPath, rule: str, fix: str = "", value: str | None = None
     ) -> Problem:
-        """A `Problem` located at `key`, or at its nearest written ancestor."""
+        """Create a `Problem` located at `key`, or at its nearest ancestor in the file."""
         shown = _format_key_value(key, self.at(key)) if value is None else value
         written = tuple(key)
         while written and written not in self.positions and written not in self.origins:
@@ -66,7 +66,7 @@ class YamlSource:
         return Problem(self.path, line, column, shown, rule, fix)
 
     def at(self, key: KeyPath) -> YamlValue:
-        """The value at `key`, or None where nothing is written."""
+        """Return the value at `key`, or None if the file does not contain it."""
         value = self.value
         for part in key:
             if isinstance(value, dict) and part in value:
@@ -82,11 +82,12 @@ def parse_yaml(data: bytes | str, path: str) -> YamlSource:
     """Parse one YAML document.
 
     Args:
-        data: the file's content.
-        path: shown in messages.
+        data: content of the file.
+        path: path that messages show.
 
     Raises:
-        ScenarioError: not UTF-8, not YAML, or YAML that a scenario file may not use.
+        ScenarioError: the content is not UTF-8, not YAML, or YAML that a scenario file may not
+            use.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -99,15 +100,17 @@ def parse_yaml(data: bytes | str, path: str) -> YamlSource:
         raise ScenarioError((_make_syntax_problem(error, path),)) from error
     except (ValueError, OverflowError, IndexError) as error:
         rule = f"not YAML: {error}"
-        raise ScenarioError((Problem(path, 1, 1, "", rule, "look for a wrong escape"),)) from error
+        raise ScenarioError(
+            (Problem(path, 1, 1, "", rule, "look for a wrong escape sequence in quoted text"),)
+        ) from error
     return YamlSource(path, reader.value, reader.positions)
 
 
 def validate_model(source: YamlSource, model: type[Model], value: YamlValue = None) -> Model:
-    """The source's value as an instance of `model`.
+    """Validate the source's value, or `value` if given, as an instance of `model`.
 
     Raises:
-        ScenarioError: with one located problem per error of the model.
+        ScenarioError: the model reports errors; each becomes a located problem.
     """
     from pydantic import ValidationError
 
@@ -131,14 +134,18 @@ def _decode_text(data: bytes | str, path: str) -> str:
             line,
             column,
             f"byte {error.start}",
-            "a scenario file is UTF-8 text",
+            "a scenario file must be UTF-8 text",
             "save it as UTF-8",
         )
         raise ScenarioError((problem,)) from error
     if len(text) > MAX_BYTES:
-        rule = f"a scenario file is at most {MAX_BYTES} characters"
+        rule = f"a scenario file must have at most {MAX_BYTES} characters"
         raise ScenarioError(
-            (Problem(path, 1, 1, f"{len(text)} characters", rule, "is this the right file?"),)
+            (
+                Problem(
+                    path, 1, 1, f"{len(text)} characters", rule, "check that it is the right one"
+                ),
+            )
         )
     return text.removeprefix("\ufeff")
 
@@ -147,7 +154,7 @@ def _make_syntax_problem(error: YAMLError, path: str) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     reason = (
-        getattr(error, "locate_problem", None)
+        getattr(error, "problem", None)
         or getattr(error, "context", None)
         or str(error).partition("\n")[0]
     )
@@ -155,9 +162,7 @@ def _make_syntax_problem(error: YAMLError, path: str) -> Problem:
 
 
 class _Reader:
-    """Builds the value from the parser's events, refusing what a scenario file may not use as soon
-    as it comes by.
-    """
+    """Builder of the value from the parser's events; it refuses forbidden content at once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -173,7 +178,10 @@ class _Reader:
                 documents += 1
                 if documents > 1:
                     raise self._make_error(
-                        event, "---", "a scenario file is one YAML document", "keep one of them"
+                        event,
+                        "---",
+                        "a scenario file must be one YAML document",
+                        "keep one of them",
                     )
                 self.value = self._read_value(next(events), events, ())
             elif not isinstance(event, StreamStartEvent | StreamEndEvent):
@@ -203,6 +211,7 @@ class _Reader:
             if isinstance(event, MappingEndEvent):
                 break
             name = self._read_key(event, converted)
+            # The path with "#key" has the position of the key, the path without it the value's.
             self.positions[*key, name, "#key"] = _get_position(event)
             converted[name] = self._read_value(next(events), events, (*key, name))
         return converted
@@ -222,13 +231,15 @@ class _Reader:
 
         self._check_node(event)
         if not isinstance(event, ScalarEvent):
-            raise self._make_error(event, "", "a key is a plain word", "write it as text")
+            raise self._make_error(event, "", "a key must be a plain word", "write it as text")
         name = self._read_text(event)
         if name in taken:
-            raise self._make_error(event, name, "this key is already there", "keep one of them")
+            raise self._make_error(
+                event, name, "this key already exists in the mapping", "keep one of them"
+            )
         if name == "<<" and event.style is None:
             raise self._make_error(
-                event, name, "merge keys are not allowed here", "write the keys out"
+                event, name, "merge keys are not allowed here", "write the keys of both mappings"
             )
         return name
 
@@ -247,7 +258,7 @@ class _Reader:
             raise self._make_error(
                 event,
                 text,
-                "half of a surrogate pair is no character",
+                "half of a surrogate pair is not a character",
                 "write the character itself",
             )
         return text
@@ -258,7 +269,7 @@ class _Reader:
         if isinstance(event, NodeEvent) and event.anchor is not None:
             shown = f"{'*' if isinstance(event, AliasEvent) else '&'}{event.anchor}"
             raise self._make_error(
-                event, shown, "anchors and aliases are not allowed here", "write the value out"
+                event, shown, "anchors and aliases are not allowed here", "repeat the value"
             )
         tag = getattr(event, "tag", None)
         if tag is not None:
@@ -295,7 +306,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def _parse_plain_scalar(text: str) -> YamlValue:
-    """An unquoted value by YAML 1.2's core schema."""
+    """Convert an unquoted value according to YAML 1.2's core schema."""
     if text in _PLAIN_WORDS:
         return _PLAIN_WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -303,14 +314,15 @@ def _parse_plain_scalar(text: str) -> YamlValue:
             len(text) > 64
             or abs(number := int(text, 0 if text[:2] in ("0o", "0x") else 10)) >= 1 << 63
         ):
-            raise ValueError("a whole number has at most 63 bits")
+            raise ValueError("a whole number must have at most 63 bits")
         return number
     if _NOT_FINITE.fullmatch(text) or (_DECIMAL.fullmatch(text) and not math.isfinite(float(text))):
-        raise ValueError("a number is finite")
+        raise ValueError("a number must be finite")
     return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 def _make_problem(source: YamlSource, model: type[BaseModel], details: ErrorDetails) -> Problem:
+    """Convert one of pydantic's errors to a located problem in the words of scenario files."""
     below = details.get("ctx", {}).get(ERROR_SUBKEY, ())
     key = (*_find_written_key(source, details["loc"], whole=not below), *below)
     kind = details["type"]
@@ -337,14 +349,17 @@ def _make_problem(source: YamlSource, model: type[BaseModel], details: ErrorDeta
         return source.locate_problem(
             key, "a list is expected here", "write `- ` lines, or [one, two]"
         )
+    # A validator of Laggard's models writes "rule — fix"; pydantic's own messages have no fix and
+    # begin with "Input should".
     message = details["msg"].removeprefix("Value error, ")
     rule, _, fix = message.partition(" — ")
     return source.locate_problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)
 
 
 def _find_written_key(source: YamlSource, location: Sequence[str | int], *, whole: bool) -> KeyPath:
-    """A pydantic location without the union tags it puts between keys; `whole` keeps its end
-    whatever that is.
+    """Convert a pydantic location to a key path, without the union tags between the keys.
+
+    With `whole`, the last part is kept even if the file does not contain it.
     """
     key: KeyPath = ()
     for i, part in enumerate(location):
@@ -358,21 +373,21 @@ def _find_written_key(source: YamlSource, location: Sequence[str | int], *, whol
 
 
 def _suggest_key(model: type[BaseModel], location: Sequence[str | int]) -> str:
-    """The fix for an unknown key: the nearest known one, or all that its place allows."""
+    """Return the fix for an unknown key: the nearest known key, or the list of allowed keys."""
     names = sorted(
         {name for each in _find_models_at(model, location[:-1]) for name in _list_field_names(each)}
     )
     near = difflib.get_close_matches(str(location[-1]), names, n=1)
-    if (
-        near and near[0] == location[-1]
-    ):  # of another kind of rule than this one's other keys say it is
-        return "it does not go with the other keys here; remove it, or them"
+    # The key exists, but in another variant of a union than the one that the other keys select.
+    if near and near[0] == location[-1]:
+        return "it cannot be combined with the other keys here; remove it or them"
     if near:
         return f"did you mean `{near[0]}`?"
     return f"the keys are {', '.join(names)}" if names else "remove it"
 
 
 def _find_models_at(model: type[BaseModel], location: Sequence[str | int]) -> list[type[BaseModel]]:
+    """Return the models that can be at a pydantic location: several within a union."""
     models = [model]
     for part in location:
         fields = [
@@ -391,7 +406,7 @@ def _find_models_at(model: type[BaseModel], location: Sequence[str | int]) -> li
 
 
 def _list_name_values(model: type[BaseModel]) -> tuple[object, ...]:
-    """The values of `name` that a model of a union is chosen by."""
+    """Return the values of `name` that select this model within a union."""
     name = model.model_fields.get("name")
     return get_args(name.annotation) if name is not None else ()
 

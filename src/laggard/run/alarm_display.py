@@ -1,4 +1,4 @@
-"""The alarms of a run, told on the display as they come."""
+"""Display of a run's alarms as they are raised."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from laggard.run_folder.display import Display
 
 
 class AlarmDisplay:
-    """Tells the display what has been added to `alarms.jsonl` since it was asked last.
+    """Display of new lines of `alarms.jsonl`.
 
     Args:
-        path: the file; it may not be there.
-        hosts: of the run, for their tiers.
-        display: where it is told.
+        path: the file, which may not exist yet.
+        hosts: hosts of the run, for their tiers.
+        display: display that shows the alarms.
     """
 
     def __init__(self, path: Path, hosts: Sequence[Host], display: Display) -> None:
@@ -28,7 +28,7 @@ class AlarmDisplay:
         self._reported: frozenset[int] = frozenset()
 
     def update(self) -> None:
-        """Tell what is new."""
+        """Show the alarms that were written since the last call."""
         alarms = self._read_new()
         for text in format_alarms(alarms, self._reported, self._tiers):
             self._display.show_message(text)
@@ -39,6 +39,7 @@ class AlarmDisplay:
             return ()
         with self._path.open("rb") as file:
             file.seek(self._offset)
+            # The watcher may be writing: a last line without its end is read the next time.
             complete, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(complete) + len(newline)
         return tuple(Alarm.model_validate_json(line) for line in complete.splitlines())

@@ -1,6 +1,4 @@
-"""Makes workers leave and join when it is time, while the others train, and puts down when they
-did.
-"""
+"""Departures and arrivals of workers at their times during training, and a record of them."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.specification.churn import Turn, turns
 
 JOIN_TIMEOUT_S = 120.0
-"""Virtual seconds that a worker may take to start and to be brought up to date."""
+"""Virtual seconds that a worker may take to start and to receive the current state."""
 
 _MAX_WAIT_S = 0.1
 
@@ -32,13 +30,13 @@ class _JoiningWorker:
 
 @dataclass
 class ChurnScheduler:
-    """Follows the `churn:` of one scenario.
+    """Scheduler for the `churn:` section of one scenario.
 
     Args:
-        context: of the run.
-        supervisor: kills who leaves, and watches who joins.
-        workers: of all ranks, as planned; those that are not late have been started.
-        start_worker: starts a worker that joins.
+        context: context of the run.
+        supervisor: supervisor that kills departing workers and watches joining ones.
+        workers: plans of all ranks; every worker that is not late has been started.
+        start_worker: function that starts a joining worker.
     """
 
     context: RunContext
@@ -52,7 +50,7 @@ class ChurnScheduler:
     _turnovers: list[ChurnEvent] = field(default_factory=list)
 
     def start_clock(self, zero_ns: int) -> None:
-        """The first step began at `zero_ns` (CLOCK_MONOTONIC)."""
+        """Set time zero to the beginning of the first step, `zero_ns` (CLOCK_MONOTONIC)."""
         scenario = self.context.scenario
         self._zero_ns = zero_ns
         self._due = deque(turns(scenario.workload.churn, scenario.hosts, scenario.ranks))
@@ -60,7 +58,7 @@ class ChurnScheduler:
 
     @property
     def wait_s(self) -> float:
-        """Real seconds until it has to be looked at again, 0.1 at most."""
+        """Return the real seconds until `apply_due` must be called again, at most 0.1."""
         remaining_s = (
             self.context.dilation.real_s(self._due[0].at_s - self._now_s)
             if self._due
@@ -69,7 +67,7 @@ class ChurnScheduler:
         return min(max(remaining_s, 0.0), _MAX_WAIT_S)
 
     def apply_due(self) -> None:
-        """Do what is due, and see who has joined.
+        """Apply the entries that are due, and check for workers that have joined.
 
         Raises:
             WorkerError: a worker takes too long to join.
@@ -84,8 +82,10 @@ class ChurnScheduler:
         self._check_joining()
 
     def finish(self) -> None:
-        """Training is over: who has not joined by now does not, and what was to come later does not
-        happen.
+        """End the churn when training is over.
+
+        Workers that have not joined yet are killed. The remaining entries are reported as
+        warnings.
         """
         self._check_joining()
         for rank, joining in self._joining.items():
@@ -94,14 +94,14 @@ class ChurnScheduler:
                 f"{joining.process.name} on {joining.process.host} was started at"
                 f" {joining.requested_s:g} s"
             )
-            self.context.journal.warn(
-                (f"{start_text}, and training was over before it had joined",)
-            )
+            self.context.journal.warn((f"{start_text}, but training ended before it had joined",))
         late = [
             f"{turn.host} {'joins' if turn.joins else 'leaves'} at {turn.at_s:g} s"
             for turn in self._due
         ]
-        self.context.journal.warn(tuple(f"training was over before {each}" for each in late))
+        self.context.journal.warn(
+            tuple(f"training ended before this churn entry was due: {each}" for each in late)
+        )
 
     def _check_joining(self) -> None:
         for rank, joining in tuple(self._joining.items()):
@@ -112,6 +112,8 @@ class ChurnScheduler:
         return self.context.dilation.virtual_s((time.monotonic_ns() - self._zero_ns) / 1e9)
 
     def _start_joining(self, plan: WorkerPlan, turn: Turn) -> None:
+        # A rank's successive processes are numbered, so that late messages to or from the earlier
+        # one are ignored.
         if self.supervisor.has_run(plan.rank):
             plan = self._plans[plan.rank] = plan.next_life()
         self._joining[plan.rank] = _JoiningWorker(self.start_worker(plan), turn.at_s, self._now_s)
@@ -128,7 +130,7 @@ class ChurnScheduler:
             self._record_turnover(self._plans[rank], "joined", joining.requested_s)
         elif self._now_s - joining.started_s > JOIN_TIMEOUT_S:
             raise WorkerError(
-                f"has not joined after {JOIN_TIMEOUT_S:g} s",
+                f"has not joined the training within {JOIN_TIMEOUT_S:g} s",
                 rank,
                 process.host,
                 read_log_tail(process.log),

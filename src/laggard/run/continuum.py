@@ -1,6 +1,4 @@
-"""The emulated continuum of one run: its hosts, links and shares, brought up and measured inside
-the sandbox.
-"""
+"""Emulated continuum of one run: hosts, links and shares, created and measured in the sandbox."""
 
 from __future__ import annotations
 
@@ -29,13 +27,20 @@ from laggard.network_emulation.storage.plan import dilate_limits
 from laggard.run.run_context import RunContext
 
 DRIVE_FOLDER = Path("/run/drives")
-"""In the sandbox's own memory, which goes with it."""
+"""Folder of the drives' files, in the sandbox's own tmpfs, which disappears with the sandbox."""
 
 
 @dataclass(frozen=True)
 class Continuum:
-    """What is up: everything a training needs to run on it, how well it kept its promises, and how
-    exact links can be.
+    """Running continuum: everything that a training needs, and the results of the fidelity checks.
+
+    Attributes:
+        namespaces: network namespace of each host.
+        links: backend that shapes the links.
+        shares: controller of the CPU shares.
+        drives: emulated drives of the hosts.
+        checks: requested and measured values.
+        tolerance: tolerance of the links.
     """
 
     namespaces: HostNamespaces
@@ -50,12 +55,18 @@ class Continuum:
 def open_continuum(
     context: RunContext, wait_for_imports: Callable[[], object]
 ) -> Iterator[Continuum]:
-    """Make the hosts, shape their links and shares, measure both.
+    """Create the hosts, shape their links and shares, and measure both.
+
+    The links are measured while the imports may still run; shares are measured afterwards, because
+    imports use the cores.
 
     Args:
-        context: what to bring up.
-        wait_for_imports: returns when nothing else computes any more, so that shares can be
-            measured.
+        context: run whose continuum is created.
+        wait_for_imports: function that returns when no other process computes any more, so that
+            shares can be measured.
+
+    Yields:
+        The running continuum; it is closed when the body ends.
     """
     hosts = context.scenario.hosts
     with context.journal.stage("hosts", f"{len(hosts)} network namespaces"):
@@ -66,7 +77,7 @@ def open_continuum(
         links, tolerance = _start_links(context, namespaces)
     try:
         with context.journal.stage(
-            "verify links", "round trips and rates, against what was asked for"
+            "verify links", "round trips and rates, compared with the requested values"
         ):
             checks = verify_links(
                 context.scenario.links, namespaces.paths, context.dilation, tolerance
@@ -113,8 +124,10 @@ def _verify_drives(context: RunContext, drives: DriveSet) -> tuple[FidelityCheck
 
 
 def _start_links(context: RunContext, namespaces: HostNamespaces) -> tuple[LinkBackend, Tolerance]:
-    """The links, and how exact they can be: an emulator without real-time priority is late when the
-    cores are busy.
+    """Start the links, and return them with their tolerance.
+
+    An emulator without real-time priority delivers packets late when the cores are busy, so its
+    tolerance is wider.
     """
     plan = dilate_links(context.scenario.links, context.dilation)
     if context.links == "userspace":

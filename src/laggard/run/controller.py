@@ -1,9 +1,8 @@
-"""What runs inside the sandbox: bring the continuum up, verify it, train on it, put its records
-down.
+"""Controller of a run inside the sandbox: create the continuum, verify it, train, record.
 
-Order matters. The fork server is forked first, before anything here has threads; its imports go on
-while the links are built and measured; CPU shares are verified when the imports are done, since
-they would steal the cores.
+Order matters. The fork server is forked first, before this process has threads. Its imports
+continue while the links are built and measured. CPU shares are verified after the imports, because
+imports would use the cores.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ IMPORT_TIMEOUT_S = 180.0
 
 
 def run_controller(context: RunContext) -> int:
-    """Run one job to its end inside the sandbox; whatever happens is in the run's record.
+    """Run one job to its end inside the sandbox; every failure is put into the run's record.
 
     Returns:
         The exit status of `laggard run`.
     """
     try:
         _run_stages(context)
-    # The last place that can still record a defect.
+    # This is the last place that can still record a bug of Laggard.
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         return record_failure(context.journal, error)
     finally:
@@ -43,6 +42,7 @@ def run_controller(context: RunContext) -> int:
 
 
 def _run_stages(context: RunContext) -> None:
+    # These variables keep imports from starting threads, so they are set before the fork server.
     os.environ.update(ENVIRONMENT)
     with ExitStack() as stack:
         server = stack.enter_context(
@@ -61,7 +61,7 @@ def _run_stages(context: RunContext) -> None:
 
 
 def run_workflow_stage(context: RunContext, stage: Stage) -> None:
-    """The user's own Ansible tasks; a workflow without any costs nothing."""
+    """Run the user's Ansible tasks of one stage; a workflow without any costs nothing."""
     if not any(stage in play.model_fields_set for play in context.scenario.workflow.plays):
         return
     hosts = context.scenario.hosts

@@ -1,6 +1,4 @@
-"""Watches the emulation while training, or what a user brings, runs on it, and says where it
-slipped.
-"""
+"""Monitoring of the emulation while a training, or a user's own program, runs on it."""
 
 from __future__ import annotations
 
@@ -30,13 +28,12 @@ _SAMPLE_INTERVAL_S = 1.0
 
 
 class FidelityMonitorThread:
-    """A thread that takes a sample every second; use it as a context manager around what runs on
-    the continuum.
+    """Thread that samples the emulation every second; a context manager around the monitored work.
 
     Args:
-        continuum: what is watched.
-        rates: the highest rate, in virtual Mbit/s, that each link ever has.
-        dilation: between real and virtual time.
+        continuum: the monitored continuum.
+        rates: highest rate that each link has at any time, in virtual Mbit/s.
+        dilation: dilation between real and virtual time.
     """
 
     def __init__(
@@ -49,7 +46,7 @@ class FidelityMonitorThread:
         self._reported: set[tuple[str, str, int]] = set()
         self._failure: Exception | None = None
         self._stop_event = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="laggard-guard", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="laggard-fidelity", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -58,30 +55,35 @@ class FidelityMonitorThread:
     def __exit__(self, *_: object) -> None:
         self._stop_event.set()
         self._thread.join()
+        # A last sample covers the time since the thread's last one.
         self._monitor.add(self._sample())
 
     def violations(self, zero_ns: int, end_ns: int | None = None) -> tuple[TimedViolation, ...]:
-        """What slipped, and when; to be asked at the end.
+        """Return all violations with their times; call it after the context manager has ended.
 
         Args:
             zero_ns: CLOCK_MONOTONIC of time zero.
-            end_ns: of the end, where that was before the watching ended.
+            end_ns: CLOCK_MONOTONIC of the end, if it was before the end of the monitoring.
 
         Raises:
-            EmulationError: the watching itself failed, so that nothing is known.
+            EmulationError: the monitoring itself failed, so nothing is known.
         """
         self._require_running()
         return self._to_virtual_time(self._monitor.violations(end_ns), zero_ns)
 
     def known(self, zero_ns: int) -> tuple[TimedViolation, ...]:
-        """What is known to have slipped by now; may be asked meanwhile. Arguments and exceptions
-        are those of `violations`.
+        """Return the violations known so far; it may be called during the monitoring.
+
+        Arguments and exceptions are those of `violations`.
         """
         self._require_running()
         return self._to_virtual_time(self._known, zero_ns)
 
     def poll_new(self, zero_ns: int) -> tuple[TimedViolation, ...]:
-        """What of it was not there at the last call: a violation that goes on is told once."""
+        """Return the violations that no earlier call returned.
+
+        A violation that continues is returned once.
+        """
         known = self.known(zero_ns)
         new_violations = tuple(
             each for each in known if _get_violation_key(each.violation) not in self._reported
@@ -92,7 +94,8 @@ class FidelityMonitorThread:
     def _require_running(self) -> None:
         if self._failure is not None:
             raise EmulationError(
-                f"the emulation could not be watched: {self._failure}"
+                "the fidelity monitor failed, so it is unknown whether the emulation was exact:"
+                f" {self._failure} — run again, and report a bug if it happens again"
             ) from self._failure
 
     def _to_virtual_time(
@@ -116,8 +119,9 @@ class FidelityMonitorThread:
             while not self._stop_event.wait(due_s - time.monotonic()):
                 self._monitor.add(self._sample())
                 self._known = self._monitor.known()
+                # Samples that were missed while the machine was busy are not taken in a burst.
                 due_s = max(due_s + _SAMPLE_INTERVAL_S, time.monotonic())
-        # It ends this thread, and `violations` raises it in the caller's.
+        # An exception ends this thread; `violations` raises it again in the caller's thread.
         except Exception as error:  # noqa: BLE001
             self._failure = error
 

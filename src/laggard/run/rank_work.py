@@ -1,4 +1,4 @@
-"""What ranks that are held to shares have computed, and who could not be given what that takes."""
+"""Work of ranks with a CPU share, and warnings about ranks that received too little CPU time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives
 from laggard.workloads.plan import WorkerPlan
 
 MIN_REPORTED_SLOWDOWN = 1.1
-"""A worker that is slower than its share by less is not told of."""
+"""Smallest slowdown, relative to the share, of a worker that is reported."""
 
 
 def read_rank_work(
     output_dir: WorkerOutputDir, workers: Sequence[WorkerPlan]
 ) -> Mapping[int, WorkDone]:
-    """What the computing of every rank that was held to a share took, beside what it would have
-    taken at full speed.
+    """Read the work of every rank that had a CPU share.
+
+    Returns:
+        CPU time that the rank's computing took, and the time that it takes at full speed, by rank.
     """
     done = {}
     for worker in workers:
@@ -35,7 +37,7 @@ def _read_counter(path: Path) -> WorkDone:
 
 
 def _sum_work(parts: Sequence[WorkDone]) -> WorkDone:
-    """Of the processes that a rank had one after another."""
+    """Sum the work of the successive processes of one rank."""
     return WorkDone(
         sum(part.steps for part in parts),
         sum(part.full_speed_ns for part in parts),
@@ -48,12 +50,12 @@ def find_slow_ranks(
     workers: Sequence[WorkerPlan],
     min_efficiency: Callable[[str], float],
 ) -> tuple[str, ...]:
-    """A warning where ranks could not be given the CPU time that their share of the work takes.
+    """Return a warning if ranks did not receive the CPU time that their share of the work needs.
 
     Args:
-        work: of the ranks that count it.
-        workers: all.
-        min_efficiency: what CPU time is taken to be worth at least, by host.
+        work: work of each rank that counts it.
+        workers: plans of all workers.
+        min_efficiency: lowest assumed efficiency of CPU time on a host, by name of the host.
     """
     hosts = {worker.rank: worker.host for worker in workers}
     slower = {
@@ -67,9 +69,10 @@ def find_slow_ranks(
     step_ms = work[worst].full_speed_ns / work[worst].steps / 1e6
     cpu_factor = work[worst].cpu_ns / work[worst].full_speed_ns
     warning = (
-        f"{len(slow_workers)} of {len(hosts)} workers computed slower than their shares say, rank"
-        f" {worst} on {hosts[worst]} {slower[worst]:.1f} times: its steps of {step_ms:.2g} ms take"
-        f" {cpu_factor:.1f} times the CPU time where a host is held back, which the cores do not"
-        " have — take a larger --dilation, smaller shares or larger batches"
+        f"{len(slow_workers)} of {len(hosts)} workers computed more slowly than their CPU shares"
+        f" require; the slowest is rank {worst} on {hosts[worst]}, by a factor of"
+        f" {slower[worst]:.1f}: under its share, a step of {step_ms:.2g} ms takes"
+        f" {cpu_factor:.1f} times as much CPU time, and the cores have no more to give — use a"
+        " larger --dilation, smaller shares or larger batches"
     )
     return (warning,)

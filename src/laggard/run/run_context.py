@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run, ready to enter its sandbox.
+    """Run that is ready to enter its sandbox.
 
     Attributes:
-        scenario: what to run.
-        links: what shapes the links.
-        cpu: the core of every host, and the dilation.
-        cgroups: open control files; None where this user may not make any.
-        journal: where to put down how it goes.
-        started_ns: CLOCK_MONOTONIC when the command began.
-        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees; None for none.
-        fidelity: what a failed check does before training.
+        scenario: scenario to run.
+        links: backend that shapes the links.
+        cpu: core of every host, and the dilation.
+        cgroups: open control files; None if this user may not create cgroups.
+        journal: journal that records the progress of the run.
+        started_ns: CLOCK_MONOTONIC at the start of the command.
+        app_conf: set of variables of `workflow_env.yaml` that the workflow sees; None for none.
+        fidelity: effect of a failed check before training.
     """
 
     scenario: Scenario
@@ -44,20 +44,20 @@ class RunContext:
 
     @property
     def dilation(self) -> Dilation:
-        """Between this machine's time and the scenario's."""
+        """Return the dilation between this machine's time and the scenario's."""
         return Dilation(self.cpu.dilation)
 
     @property
     def folder(self) -> Path:
-        """The run folder."""
+        """Return the run folder."""
         return self.journal.folder.path
 
     @property
     def logs(self) -> Path:
-        """Where every process's output goes."""
+        """Return the folder of every process's output."""
         return self.journal.folder.logs
 
     @property
     def output_dir(self) -> WorkerOutputDir:
-        """What the processes of the training stream into."""
+        """Return the folder that the processes of the training stream into."""
         return WorkerOutputDir(self.folder / "workers")

@@ -1,7 +1,7 @@
 """One run from outside its sandbox: prerequisites, run folder, sandbox, collection, analysis.
 
-What is here can be killed at any moment: the sandbox ends with it, the janitor removes the cgroups,
-and the run folder reads as interrupted because nobody holds its lock.
+This process can be killed at any moment. Then the sandbox ends with it, the janitor removes the
+cgroups, and the run folder reads as interrupted because no process holds its lock.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from laggard.supervision.interrupts import TERMINATION_SIGNALS
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a scenario is to be run.
+    """Options of a run.
 
     Attributes:
-        runs: where run folders are kept.
+        runs: folder of all run folders.
         testbed: `local`.
-        links: what shapes the links; `auto` takes the kernel's netem where there is one.
-        dilation: real seconds per virtual second; None takes the smallest that the shares fit with.
-        quiet: say nothing while it runs.
-        command: the command line, for the record.
-        app_conf: the set of variables of `workflow_env.yaml` that the workflow sees.
-        fidelity: what a failed check does before training.
+        links: backend that shapes the links; `auto` uses the kernel's netem if it is available.
+        dilation: real seconds per virtual second; None for the smallest value with which the
+            shares fit.
+        quiet: whether to print nothing during the run.
+        command: command line, for the record.
+        app_conf: set of variables of `workflow_env.yaml` that the workflow sees.
+        fidelity: effect of a failed check before training.
     """
 
     runs: Path
@@ -71,18 +72,18 @@ class RunOptions:
 
 
 def run_local(scenario: Scenario, options: RunOptions) -> tuple[RunRecord, Path]:
-    """Run a scenario to its end.
+    """Run a scenario to its end on this machine.
 
     Args:
-        scenario: as loaded.
-        options: how to run it.
+        scenario: loaded scenario.
+        options: options of the run.
 
     Returns:
-        The final record, and the run folder; a failed run is a record that says so.
+        The final record and the run folder; the record of a failed run has the status `failed`.
 
     Raises:
         PrerequisiteError: this machine lacks something; nothing was started.
-        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+        RunFolderError: the run folder cannot be created, or the sandbox would not see it.
     """
     return run_in_sandbox(scenario, options, run_controller, _collect_results)
 
@@ -93,27 +94,27 @@ def run_in_sandbox(
     run_inside: Callable[[RunContext], int],
     finalize: Callable[[RunContext, int], None],
 ) -> tuple[RunRecord, Path]:
-    """Prepare a run of a scenario and do it in a sandbox.
+    """Prepare a run of a scenario and execute it in a sandbox.
 
     Args:
-        scenario: as loaded.
-        options: how to run it.
-        run_inside: what is done in the sandbox; returns an exit status.
-        finalize: what is done outside afterwards with that status, or with 128 + the signal that
-            ended the sandbox.
+        scenario: loaded scenario.
+        options: options of the run.
+        run_inside: function that runs in the sandbox and returns an exit status.
+        finalize: function that runs outside afterwards; its second argument is that status, or 128
+            plus the number of the signal that ended the sandbox.
 
     Returns:
-        The final record, and the run folder.
+        The final record and the run folder.
 
     Raises:
         PrerequisiteError: this machine lacks something; nothing was started.
-        RunFolderError: the run folder cannot be made, or the sandbox would not see it.
+        RunFolderError: the run folder cannot be created, or the sandbox would not see it.
     """
     started_ns = time.monotonic_ns()
     if sandbox.is_hidden(options.runs):
         raise RunFolderError(
-            f"{options.runs}: hosts of a run have a folder of their own there — choose another with"
-            " --runs"
+            f"{options.runs}: the sandbox of a run mounts folders of its own over this path, so"
+            " results written there would be lost — choose another folder with --runs"
         )
     backend = choose_backend(options.links)
     check_prerequisites(need_tun=backend == "userspace")
@@ -121,9 +122,12 @@ def run_in_sandbox(
     cpu = plan_cpus(
         scenario.peak_shares, cores, count_reserved_cores(scenario, len(cores)), options.dilation
     )
+    # Hosts on a kernel without IPv6 have IPv4 addresses only.
     if not kernel_has_ipv6():
         scenario = scenario.with_hosts(replace(host, ipv6=()) for host in scenario.hosts)
     with ExitStack() as stack:
+        # The janitor outlives this process. It starts before the run folder exists, so that it does
+        # not share the folder's lock.
         janitor = stack.enter_context(Janitor.start())
         folder, record = RunFolder.create(
             options.runs, _draft_record(scenario, options, backend, cpu)
@@ -159,7 +163,7 @@ def _draft_record(
 
 
 def _find_ignored_features(scenario: Scenario) -> tuple[str, ...]:
-    """What the scenario asks of E2Clab that this testbed does not do: the run goes on without."""
+    """Return warnings about E2Clab features that this testbed ignores."""
     source = scenario.sources.layers_services
     services = service_warnings(scenario.layers, run_plugins=False, source=source)
     return tuple(
@@ -168,8 +172,10 @@ def _find_ignored_features(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _open_cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> CgroupSet | None:
-    """Removed here at the end, by the janitor if this process is killed, and by the next run if the
-    janitor is too.
+    """Create the cgroups of a run, and arrange their removal.
+
+    They are removed at the end of the run, by the janitor if this process is killed, and by the
+    next run if the janitor is killed too.
     """
     sweep_cgroups()
     janitor.watch(run_folders(run_name()))
@@ -181,7 +187,7 @@ def _open_cgroups(scenario: Scenario, janitor: Janitor, stack: ExitStack) -> Cgr
 
 
 def _collect_results(context: RunContext, status: int) -> None:
-    """Collect and analyze what there is, whatever the run came to."""
+    """Collect and analyze the existing data, however the run ended."""
     finalize_record(context, status)
     if context.output_dir.zero.exists():
         _collect_and_analyze(context)
@@ -191,8 +197,9 @@ def _collect_results(context: RunContext, status: int) -> None:
 
 
 def _collect_and_analyze(context: RunContext) -> None:
-    """Write the tables, the outcome and the analysis of a training that began, then remove the
-    streams of its processes.
+    """Write the tables, the outcome and the analysis of a training that began.
+
+    Afterwards the streams of its processes are removed.
     """
     from laggard.workloads.plan import sampled_hosts
     from laggard.workloads.tracing.collect import collect
@@ -222,15 +229,17 @@ def _collect_and_analyze(context: RunContext) -> None:
 
 
 def finalize_record(context: RunContext, status: int) -> None:
-    """Read the record that was written in the sandbox; where its end is missing, say so."""
+    """Read the record that the sandbox wrote, and complete it if the controller could not."""
     journal = context.journal
     journal.reload()
     if status and journal.record.status == "running":
         if status - 128 in TERMINATION_SIGNALS:
             journal.update(
-                status="interrupted", error=f"ended by {signal.Signals(status - 128).name}"
+                status="interrupted",
+                error=f"the run was ended by {signal.Signals(status - 128).name}",
             )
             return
         journal.update(
-            status="failed", error=f"the controller ended with status {status}, without a word"
+            status="failed",
+            error=f"the controller exited with status {status} and no error message — see logs/",
         )

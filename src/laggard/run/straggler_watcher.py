@@ -1,9 +1,8 @@
-"""Watches a training for stragglers while it goes on: a process of its own, which gives way to all
-others.
+"""Process of lowest priority that watches a training for stragglers while it runs.
 
-Each second it reads what the ranks and the link sampler have streamed since, tells the detector,
-and puts what that says into `alarms.jsonl`. It takes nothing from the ranks: they stream as they
-would without it. Whatever becomes of it, the training goes on.
+Each second it reads the new rows that the ranks and the link sampler have streamed, passes them to
+the detector, and appends the alarms to `alarms.jsonl`. It takes nothing from the ranks, which
+stream the same data without it. If this process fails, the training continues.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, Rows
 
 LOGGER = logging.getLogger(__name__)
 POLL_INTERVAL_S = 1.0
+# Lowest priority, so that the watcher uses only CPU time that nobody else needs.
 NICE = 19
 _SLEEP_S = 0.1
 _DURATION_COLUMNS = (
@@ -64,11 +64,13 @@ def main(argument: str) -> None:
         force=True,
     )
     os.nice(NICE)
+    # Collections skip frozen objects. Visiting them would copy the memory pages that this process
+    # shares with the fork server.
     gc.freeze()
     try:
         _run_watcher(WatcherPlan.model_validate_json(argument))
     except Exception:
-        LOGGER.exception("the watching for stragglers ended; the training goes on")
+        LOGGER.exception("the straggler watcher failed; the training continues without it")
 
 
 def _run_watcher(plan: WatcherPlan) -> None:
@@ -79,11 +81,11 @@ def _run_watcher(plan: WatcherPlan) -> None:
     while not is_over:
         is_over = _is_over(output_dir, POLL_INTERVAL_S)
         watcher.poll()
-    LOGGER.info("%d alarms; took %.2f s of CPU time", watcher.alarm_count, time.process_time())
+    LOGGER.info("%d alarms; used %.2f s of CPU time", watcher.alarm_count, time.process_time())
 
 
 def _is_over(output_dir: WorkerOutputDir, patience_s: float) -> bool:
-    """Whether the training is over, which is waited for so long."""
+    """Wait at most `patience_s` seconds for the training to end, and return whether it has."""
     deadline = time.monotonic() + patience_s
     while not (is_over := output_dir.done.exists()) and time.monotonic() < deadline:
         time.sleep(_SLEEP_S)
@@ -92,10 +94,10 @@ def _is_over(output_dir: WorkerOutputDir, patience_s: float) -> bool:
 
 @dataclass
 class StragglerWatcher:
-    """Reads, tells the detector, writes.
+    """Reader of the streams, with a detector, that writes alarms.
 
     Args:
-        plan: of the training.
+        plan: plan of the watcher.
     """
 
     plan: WatcherPlan
@@ -121,11 +123,11 @@ class StragglerWatcher:
 
     @property
     def alarm_count(self) -> int:
-        """How many alarms there were."""
+        """Return the number of alarms so far."""
         return len(self._reported_s)
 
     def poll(self) -> None:
-        """Take in what has come since the last look."""
+        """Process the rows that have arrived since the last call."""
         if self._zero_ns is None:
             self._zero_ns = read_zero_ns(self._output_dir)
         if self._zero_ns is None:
@@ -150,10 +152,13 @@ class StragglerWatcher:
             self._write_alarms(self._detector.update(step))
 
     def _pop_finished_spans(self) -> Rows:
-        """Spans of steps that are over: of all ranks, where they take the same steps. A rank's step
-        is over once it is in its next.
+        """Remove and return the spans of finished steps.
+
+        A rank's step is finished once the rank has begun its next step. In lockstep, a step counts
+        only when it is finished on all ranks.
         """
         for rank, followers in self._followers.items():
+            # A rank that left and joined again streams into a new file.
             following = self._output_dir.spans(rank, len(followers))
             if following.exists():
                 followers.append(RowFollower(following, SPAN_ROW))
@@ -173,6 +178,7 @@ class StragglerWatcher:
         return np.concatenate(done)
 
     def _write_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Append alarms to the file and the log, each with the time of its first report."""
         if not alarms:
             return
         assert self._zero_ns is not None
@@ -193,7 +199,7 @@ class StragglerWatcher:
 
 
 def _to_span_columns(rows: Rows, zero_ns: int, dilation: float) -> SpanColumns:
-    """Spans in virtual time since the first step, sorted as `spans.parquet` is."""
+    """Convert spans to virtual time since the first step, sorted like `spans.parquet`."""
     values = {name: rows[name].astype(np.int64) for name in SPAN_ROW.names or ()}
     start = np.floor((values["start_ns"] - zero_ns) / dilation).astype(np.int64)
     end = np.floor((values["start_ns"] + values["dur_ns"] - zero_ns) / dilation).astype(np.int64)
@@ -204,7 +210,7 @@ def _to_span_columns(rows: Rows, zero_ns: int, dilation: float) -> SpanColumns:
 def _to_link_columns(
     rows: Rows, names: Sequence[str], zero_ns: int, dilation: float
 ) -> LinkColumns:
-    """Samples since the first step, in virtual time."""
+    """Convert the samples since the first step to virtual time."""
     rows = rows[rows["time_ns"] >= zero_ns]
     hosts = np.array(names, dtype=np.str_)
     durations = {

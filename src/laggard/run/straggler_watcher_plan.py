@@ -1,6 +1,4 @@
-"""What the process that watches a training for stragglers is told; apart from it, so that planning
-imports nothing heavy.
-"""
+"""Plan of the straggler watcher; a module of its own, so that planning imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ WATCHER_MODULE = "laggard.run.straggler_watcher"
 
 
 class WatcherPlan(BaseModel):
-    """What the watcher is told.
+    """Input of the straggler watcher.
 
     Attributes:
-        output_dir: what the processes of the training stream into.
-        alarms: the file that it writes.
+        output_dir: folder that the processes of the training stream into.
+        alarms: file that the watcher writes.
         hosts: (name, address, tier) of every rank.
-        sampled: hosts as the link sampler numbers them.
+        sampled: names of hosts in the order in which the link sampler numbers them.
         lockstep: whether all ranks take the same steps.
         dilation: real seconds per virtual second.
     """
@@ -36,7 +34,7 @@ class WatcherPlan(BaseModel):
 
 
 def plan_watcher(context: RunContext) -> WatcherPlan:
-    """The watcher of a run's training."""
+    """Plan the straggler watcher of a run."""
     workload, hosts = context.scenario.workload, context.scenario.hosts
     return WatcherPlan(
         output_dir=str(context.output_dir.folder),

@@ -1,4 +1,4 @@
-"""Watches the processes of a training: who died, who hangs, how far it is."""
+"""Supervision of a training's processes: deaths, hangs and progress."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from laggard.workloads.tracing.heartbeat import read_heartbeats
 
 @dataclass(frozen=True)
 class SupervisedProcess:
-    """A process of the training. `rank` is -1 for those that are none; `in_host` are those that
-    live in a host of the continuum.
+    """Process of the training.
 
-    `joined_file` exists once a worker that was started while others trained is one of them; None of
-    those that were there from the start. Training goes on without a `dispensable` process.
+    Attributes:
+        name: name for messages.
+        rank: rank of a worker; -1 for other processes.
+        host: host of the process.
+        pid: process ID.
+        log: file of its output.
+        in_host: whether the process runs in a host of the continuum.
+        joined_file: file that exists once the worker has joined; None for a worker that was there
+            from the start.
+        dispensable: whether training continues without the process.
     """
 
     name: str
@@ -38,19 +45,19 @@ class SupervisedProcess:
 
 @dataclass
 class Supervisor:
-    """Looks after one training.
+    """Supervisor of one training.
 
     Args:
-        server: what started the processes.
-        output_dir: where they leave their signs of life.
+        server: fork server that started the processes.
+        output_dir: folder with the processes' signs of life.
         world_size: number of ranks.
         dilation: real seconds per virtual second.
-        memory: watches what the ranks hold.
-        tolerates_loss: whether training goes on without a worker that was killed.
+        memory: watch on the memory that the ranks hold.
+        tolerates_loss: whether training continues after a worker was killed.
 
     Attributes:
-        lost: workers and dispensable processes that were killed while training went on
-            without them.
+        lost: workers and dispensable processes that were killed while training continued without
+            them.
     """
 
     server: ForkServer
@@ -69,15 +76,15 @@ class Supervisor:
         self._hang_detector = HangDetector(self.dilation)
 
     def add_process(self, process: SupervisedProcess) -> None:
-        """Look after one more process."""
+        """Supervise one more process."""
         self.processes[process.pid] = process
 
     def has_run(self, rank: int) -> bool:
-        """Whether there ever was a process of this rank."""
+        """Return whether a process of this rank was ever started."""
         return any(process.rank == rank for process in self.processes.values())
 
     def kill_rank(self, rank: int) -> bool:
-        """Kill a rank's process, whose end is no failure then; whether there was one."""
+        """Kill a rank's process, so that its end is no failure; return whether it was running."""
         process = self._list_running().get(rank)
         if process is None:
             return False
@@ -85,7 +92,7 @@ class Supervisor:
         return self.server.kill(process.pid)
 
     def _list_running(self) -> dict[int, SupervisedProcess]:
-        """Every rank's process that has not ended."""
+        """Return every rank's process that has not ended, by rank."""
         return {
             each.rank: each
             for each in self.processes.values()
@@ -93,20 +100,21 @@ class Supervisor:
         }
 
     def check(self, timeout_s: float = 0.1) -> None:
-        """Wait at most `timeout_s` seconds for news.
+        """Wait at most `timeout_s` seconds for events, and check all processes.
 
         Raises:
-            WorkerError: a process failed, hangs or is too big for its host; it names the one that
-                caused it.
+            WorkerError: a process failed, hangs or exceeds its host's memory; the error names the
+                process that caused it.
         """
         failed = self._poll_failures(timeout_s)
         if failed:
+            # The first death to be noticed may be a victim's; wait for the one that caused it.
             raise self._create_death_error(failed + self._poll_failures(BLAME_GRACE_S))
         self._check_memory()
         self._check_hanging()
 
     def wait_for(self, paths: Sequence[Path], timeout_s: float, waiting_for: str) -> None:
-        """Wait until every file exists, failing as soon as a process does.
+        """Wait until every file exists; fail as soon as a process fails.
 
         Raises:
             WorkerError: a process failed, or `timeout_s` real seconds passed.
@@ -123,10 +131,10 @@ class Supervisor:
                 )
 
     def wait_for_exits(self, timeout_s: float) -> None:
-        """Wait for every rank to end by itself after the last step.
+        """Wait for every rank to exit by itself after the last step.
 
         Raises:
-            WorkerError: one failed, or did not end within `timeout_s` real seconds.
+            WorkerError: a rank failed, or did not exit within `timeout_s` real seconds.
         """
         deadline = time.monotonic() + timeout_s
         while running := [
@@ -137,14 +145,14 @@ class Supervisor:
             if time.monotonic() > deadline:
                 process = running[0]
                 raise WorkerError(
-                    "did not end after the last step",
+                    f"did not exit within {timeout_s:.0f} s after the last step",
                     process.rank,
                     process.host,
                     read_log_tail(process.log),
                 )
 
     def wait_for_process(self, name: str, timeout_s: float) -> None:
-        """Give a process that is no rank at most `timeout_s` real seconds to end by itself."""
+        """Wait at most `timeout_s` real seconds for a process other than a rank to exit."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and any(
             each.name == name and each.pid not in self._ended_pids
@@ -158,8 +166,11 @@ class Supervisor:
         return [exit_ for exit_ in exits if exit_.status != 0 and not self._is_tolerated(exit_)]
 
     def _is_tolerated(self, exit_: Exit) -> bool:
-        """Whether training goes on: a dispensable process ended, or a worker was killed, another is
-        left, and the strategy can do without it.
+        """Return whether training continues after this exit.
+
+        It does if the process is dispensable, was killed on purpose, or was a joining worker that
+        came too late. It also does if a worker was killed by a signal after the start, the
+        strategy supports the loss of a worker, and another worker is left.
         """
         process = self.processes[exit_.pid]
         if process.dispensable:
@@ -187,7 +198,7 @@ class Supervisor:
         return tolerated
 
     def _missed_training(self, process: SupervisedProcess) -> bool:
-        """Whether training was over before a worker could join it."""
+        """Return whether training ended before this worker could join it."""
         return (
             process.joined_file is not None
             and not process.joined_file.exists()
@@ -210,8 +221,10 @@ class Supervisor:
         )
 
     def _rank_innocence(self, exit_: Exit) -> tuple[bool, bool]:
-        """What a peer's death does to a worker is an error about a connection, in its log, and exit
-        status 1.
+        """Return a sort key: the process that probably caused the failure comes first.
+
+        The death of a peer makes a worker exit with status 1 and an error about a connection in
+        its log. Such a worker is a victim.
         """
         return (exit_.status > 0, is_peer_failure(read_log_tail(self.processes[exit_.pid].log)))
 
@@ -226,6 +239,7 @@ class Supervisor:
             raise WorkerError(str(overrun), largest_process.rank, largest_process.host)
 
     def _check_hanging(self) -> None:
+        """Raise an error that names the hung rank, if there is one after the first step began."""
         if not self.output_dir.zero.exists():
             return
         last, now_ns = (
@@ -234,7 +248,8 @@ class Supervisor:
         )
         processes = self._list_running()
         pids = {rank: process.pid for rank, process in processes.items()}
-        # What a rank that is gone did last, be there another in its place or not, holds nobody up.
+        # The last beat of a process that is gone does not count, even if another process has taken
+        # over its rank: a beat of time 0 stands for "none yet".
         beats = [
             beat if pids.get(beat.rank) == beat.pid else replace(beat, time_ns=0) for beat in last
         ]

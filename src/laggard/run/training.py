@@ -1,4 +1,4 @@
-"""Start the workers on the continuum, keep time and events, watch them to the end."""
+"""Training on the continuum: start the workers, apply events, supervise them to the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_training(
     """Run the workload to its stopping rule.
 
     Returns:
-        Where the emulation slipped meanwhile.
+        The violations of the emulation's tolerances during training.
 
     Raises:
         WorkerError: a worker died or hangs.
@@ -94,7 +94,7 @@ def run_training(
     supervisor.wait_for_process("watcher", WATCHER_EXIT_TIMEOUT_S)
     alarms.update()
     lost = tuple(
-        f"{each.name} on {each.host} was killed, and the others went on without it"
+        f"{each.name} on {each.host} was killed; the other workers continued without it"
         for each in supervisor.lost
     )
     context.journal.warn(lost)
@@ -119,7 +119,7 @@ def run_training(
 def _plan_exchange(
     context: RunContext, workers: tuple[WorkerPlan, ...]
 ) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
-    """Where the strategy sends messages: keys for all, and the server's plan, if it has one."""
+    """Add the keys of the strategy's messages to all plans, and plan the server, if any."""
     workload, hosts = context.scenario.workload, context.scenario.hosts
     if not (workload.strategy.uses_server or workload.strategy.peer_to_peer):
         return workers, None
@@ -136,7 +136,10 @@ def _start_processes(
     workers: Sequence[WorkerPlan],
     server_plan: ServerPlan | None,
 ) -> None:
-    """Workers meet at full speed; their shares hold from before the first step."""
+    """Start all processes and wait for the first step.
+
+    Workers start at full speed; their CPU shares apply from before the first step.
+    """
     _start_auxiliary_processes(context, continuum, server, supervisor, workers)
     if server_plan is not None:
         log = context.logs / "server.log"
@@ -156,17 +159,19 @@ def _start_processes(
     present = [worker for worker in workers if not worker.late]
     for worker in present:
         _start_worker(context, continuum, server, supervisor, worker)
+    # The server's number follows those of the ranks.
     nodes = [worker.rank for worker in present] + (
         [len(workers)] if server_plan is not None else []
     )
     ready = [context.output_dir.ready(node) for node in nodes]
-    supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not meet")
+    supervisor.wait_for(ready, READY_TIMEOUT_S, "the workers did not connect to each other")
     for process in supervisor.processes.values():
         if process.in_host:
             work_file = context.output_dir.work(process.rank)
             continuum.shares.attach(
                 process.host, process.pid, work=work_file if work_file.exists() else None
             )
+    # Workers wait for this file, so all shares apply before the first step.
     write_whole(context.output_dir.start_signal, b"")
     supervisor.wait_for(
         [context.output_dir.zero],
@@ -182,6 +187,7 @@ def _start_worker(
     supervisor: Supervisor,
     worker: WorkerPlan,
 ) -> SupervisedProcess:
+    """Start a worker in its host, and supervise it."""
     name = f"rank-{worker.rank}"
     log = context.logs / (f"{name}.{worker.life + 1}.log" if worker.life else f"{name}.log")
     pid = server.spawn(
@@ -202,13 +208,13 @@ def _start_joining_worker(
     supervisor: Supervisor,
     worker: WorkerPlan,
 ) -> SupervisedProcess:
-    """A worker that joins: it starts at its host's share, so that it takes nothing from those that
-    train.
-    """
+    """Start a worker that joins, at its host's share, so that it slows down no other worker."""
     process = _start_worker(context, continuum, server, supervisor, worker)
     work_file = context.output_dir.work(worker.rank, worker.life) if worker.shared else None
     if work_file is not None:
         with WorkCounter(work_file) as counter:
+            # Only the CPU time of a computing worker is charged against its share, and the start of
+            # this one must be charged too.
             counter.set_computing(True)
     continuum.shares.attach(process.host, process.pid, work=work_file)
     return process
@@ -221,7 +227,10 @@ def _start_auxiliary_processes(
     supervisor: Supervisor,
     workers: Sequence[WorkerPlan],
 ) -> None:
-    """The evaluator, the link sampler and the watcher: outside the continuum's hosts and shares."""
+    """Start the evaluator, the link sampler and the straggler watcher.
+
+    They run outside the continuum's hosts and shares.
+    """
     sampler = plan_link_sampler(workers, context.scenario.hosts, continuum.namespaces.paths)
     arguments = {
         "evaluator": ("laggard.workloads.evaluator:main", plan_evaluator(workers).to_json()),
@@ -244,7 +253,7 @@ def _create_process_spec(
     plan: WorkerPlan | ServerPlan,
     log: Path,
 ) -> ProcessSpec:
-    """A process in a host of the continuum."""
+    """Describe a process in a host of the continuum."""
     cpu = context.cpu.cpus.get(plan.host)
     return ProcessSpec(
         name=name,
@@ -266,6 +275,11 @@ def _supervise_training(
     churn: ChurnScheduler,
     alarms: AlarmDisplay,
 ) -> tuple[TimedViolation, ...]:
+    """Apply events and churn, monitor fidelity and processes, until training ends.
+
+    Returns:
+        The violations, and the changes that took effect too late.
+    """
     zero_ns = int(json.loads(context.output_dir.zero.read_text())["zero_ns"])
     context.journal.update(first_step_s=round((zero_ns - context.started_ns) / 1e9, 3))
     scheduler = Scheduler(
@@ -308,14 +322,14 @@ def _supervise_training(
 
 @dataclass
 class _ProgressUpdater:
-    """Tells the display how far training is, at most twice a second."""
+    """Updater of the display's training state, at most twice a second."""
 
     context: RunContext
     zero_ns: int
     last_s: float = 0.0
 
     def update(self) -> bool:
-        """Whether it was time to."""
+        """Show the progress if it is time to, and return whether it was."""
         now_s = time.monotonic()
         if now_s - self.last_s < 0.5:
             return False

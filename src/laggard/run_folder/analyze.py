@@ -1,6 +1,4 @@
-"""From the tables of a run folder to everything that is said of it: findings, answer, figures,
-report, timeline.
-"""
+"""Analysis of a run folder: findings, answer, figures, report and timeline from its tables."""
 
 from __future__ import annotations
 
@@ -15,17 +13,18 @@ if TYPE_CHECKING:
     from laggard.analysis.formats.import_run.trace_format import TraceFormat
     from laggard.analysis.tables.load_run import RunData
 
+# The functions import the analysis themselves, so that commands without one start quickly.
 REFERENCE_FILE = "reference_bytedance.json"
 
 
 def analyze_folder(folder: Path) -> AnalysisResult | None:
-    """Analyze a run folder and write what is said of it into it (see `write_analysis`).
+    """Analyze a run folder and write the results into it (see `write_analysis`).
 
     Returns:
-        The analysis; None where no step was finished, of which the report then tells.
+        The analysis; None if no step was finished, which the report then states.
 
     Raises:
-        RunFolderError: it is no run folder.
+        RunFolderError: the folder is not a run folder.
     """
     from laggard.analysis.tables.load_run import load_run
 
@@ -36,21 +35,20 @@ def analyze_folder(folder: Path) -> AnalysisResult | None:
 
 
 def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = False) -> Path:
-    """Analyze a run folder, or a trace of another tool, and write what is said of it into a run
-    folder.
+    """Analyze a run folder or a trace of another tool, and write the results into a run folder.
 
     Args:
-        path: a run folder, a ByteDance trace, or torch.profiler's of one or all ranks.
-        out: the folder to write; without it, a run folder is written into, and a trace becomes
-            `runs/<name>/<name>-<format>`.
-        runs: where run folders are kept.
+        path: a run folder, a ByteDance trace, or torch.profiler's trace of one or all ranks.
+        out: folder to write. If None, results for a run folder are written into it, and a trace
+            becomes `runs/<name>/<name>-<format>`.
+        runs: folder of all run folders.
         reference: whether to write ByteDance's slowdowns too (`reference_bytedance.json`).
 
     Returns:
-        The folder.
+        The folder with the results.
 
     Raises:
-        InputError: it is none of these, or not what it says, or `out` holds something else.
+        InputError: the input is none of these or damaged, or `out` contains something else.
     """
     from laggard.analysis.formats.registry import RUN_FOLDER, detect_format
     from laggard.analysis.tables.write_run import write_run
@@ -89,7 +87,7 @@ def _choose_folder(run: RunData, runs: Path) -> Path:
 
 
 def _require_replaceable(folder: Path) -> None:
-    """Only what an earlier analysis of a trace left is replaced."""
+    """Require that the folder is missing, empty, or the result of an earlier trace analysis."""
     from laggard.run_folder.store import RECORD_FILE, load_record
 
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -97,24 +95,30 @@ def _require_replaceable(folder: Path) -> None:
     if (folder / RECORD_FILE).is_file() and load_record(folder).origin is not None:
         return
     raise InputError(
-        f"{folder}: something else is there already — choose another folder with --out"
+        f"{folder}: this folder exists and is not the result of an earlier analysis of a trace, so"
+        " it is not overwritten — choose another folder with --out"
     )
 
 
 def analyze_if_trained(run: RunData) -> AnalysisResult | None:
-    """The analysis of a run; None where no step was finished by every rank."""
+    """Analyze a run; return None if no step was finished by every rank.
+
+    Raises:
+        RunFolderError: a run with the status `done` (or without a record) cannot be analyzed.
+    """
     from laggard.analysis.findings.analyze_run import analyze_run
 
     try:
         return analyze_run(run)
     except RunFolderError:
+        # A run that failed early may have no complete step. A finished one must have some.
         if run.record is None or run.record.status == "done":
             raise
         return None
 
 
 def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) -> None:
-    """Write `stragglers.json`, `format_answer.json`, `report.html`, `figures/` and the timeline."""
+    """Write `stragglers.json`, `answer.json`, `report.html`, `figures/` and the timeline."""
     from laggard.analysis.findings.answer import format_answer
     from laggard.analysis.formats.export.perfetto import write_perfetto
     from laggard.analysis.report import write_report

@@ -1,6 +1,4 @@
-"""What a training left in its `workers/` becomes the tables of the run folder, then everything
-that is said of them.
-"""
+"""Collection of a training's results: streams of its processes to tables, then the analysis."""
 
 from __future__ import annotations
 
@@ -25,22 +23,23 @@ if TYPE_CHECKING:
 def analyze_training(
     journal: Journal, scenario: Scenario, done: Mapping[str, object] | None
 ) -> None:
-    """Outcome, findings and report of a training whose tables are in the run folder.
+    """Compute outcome, findings and report of a training whose tables are in the run folder.
 
     Args:
-        journal: of the run.
-        scenario: what was run.
-        done: what the first rank said of the end; None where there was none.
+        journal: journal of the run.
+        scenario: scenario of the run.
+        done: statement of the first rank about the end of training; None if there is none.
     """
     from laggard.analysis.tables.load_run import load_run
 
     folder = journal.folder.path
     with journal.stage("analyze"):
         run, status = load_run(folder), journal.record.status
+        # The controller leaves the status `running` if there was no error; `done` is set below.
         ended = done is not None and status in {"running", "unfaithful"}
         if done is not None and ended:
-            # The analysis is of the run as it will be read again: when training ended, not every
-            # rank's spans tell.
+            # As in a later analysis of the folder, the record must contain the outcome: not every
+            # rank's spans show when training ended.
             run = replace(
                 run,
                 record=journal.record.model_copy(
@@ -59,7 +58,10 @@ def _get_final_status(status: RunStatus) -> RunStatus:
 
 
 def report_untrained_run(folder: Path) -> None:
-    """The report of a run that never began to train: why, and what was measured until then."""
+    """Write the report of a run that never began to train.
+
+    It gives the reason, and the values measured until then.
+    """
     from laggard.analysis.tables.load_run import load_run
 
     write_analysis(load_run(folder), None, folder)
@@ -67,7 +69,7 @@ def report_untrained_run(folder: Path) -> None:
 
 
 def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object]) -> RunOutcome:
-    """What the first rank says of the end, and the tables of the rest."""
+    """Compute the outcome from the first rank's statement and the tables."""
     from laggard.analysis.tables.timelines.time_split import sum_compute_s
 
     makespan_s = float(str(done["makespan_s"]))
@@ -97,7 +99,7 @@ def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object
 
 
 def _count_bytes_sent(scenario: Scenario, folder: Path) -> tuple[int, int]:
-    """Bytes that all links carried during training, and those that the links between tiers did."""
+    """Return the bytes of all links during training, and the bytes of the links between tiers."""
     document = json.loads((folder / "counters.json").read_text())
     layer = {host.name: host.layer for host in scenario.hosts}
     links = document["links"]

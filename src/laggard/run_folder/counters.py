@@ -35,8 +35,19 @@ def write_counters(
     work: Mapping[int, WorkDone] = MappingProxyType({}),
     traffic: Sequence[Traffic] = (),
 ) -> None:
-    """Write `counters.json`: traffic of links and drives during training, lateness of the emulator,
-    and memory, work and traffic of the workers.
+    """Write `counters.json`.
+
+    It contains the traffic of links and drives during training, the emulator's lateness, and the
+    memory, work and traffic of the workers.
+
+    Args:
+        folder: run folder.
+        links: backend of the links.
+        counters_before: counters of the links when training began.
+        drives: counters of the drives, by host.
+        peaks: largest memory in bytes, by host.
+        work: work of each rank.
+        traffic: messages sent by the workers.
     """
     rows = []
     for (src, dst), after in links.counters().items():

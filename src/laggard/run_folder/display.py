@@ -1,8 +1,7 @@
-"""What a person sees while a run is under way: the stages on any output, a moving line only on a
-terminal.
+"""Display of a run in progress: stages on any output, a moving line on a terminal only.
 
-Nothing here starts a thread: the run forks, and a forked thread is a dead one. The line moves when
-it is told to.
+This module starts no thread, because the run forks, and threads do not survive a fork. Therefore
+the line moves only when a caller updates it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Where training stands, in virtual time; `remaining_s` is an upper bound (accuracy may end it
-    earlier).
+    """Progress of a training, in virtual time.
+
+    Attributes:
+        step: number of finished steps.
+        fraction: finished fraction of the training, from 0 to 1.
+        samples_per_s: samples of all ranks per second.
+        loss: last loss.
+        accuracy: last accuracy.
+        elapsed_s: seconds since the first step began.
+        remaining_s: upper bound of the remaining seconds (the accuracy may end training earlier).
     """
 
     step: int
@@ -31,7 +38,7 @@ class TrainingState:
     remaining_s: float | None
 
     def to_text(self) -> str:
-        """The state as one line."""
+        """Format the state as one line."""
         parts = [f"step {self.step}"]
         if self.samples_per_s is not None:
             parts.append(f"{self.samples_per_s:.0f} samples/s")
@@ -50,40 +57,41 @@ def _format_duration(seconds: float) -> str:
 
 
 class Display(Protocol):
-    """Where the run tells how it goes."""
+    """Output of a run's progress."""
 
     def stage(self, name: str, detail: str = "") -> None:
-        """A new stage begins."""
+        """Show that a new stage begins."""
 
     def show_training(self, state: TrainingState) -> None:
-        """Training moved on."""
+        """Show the progress of the training."""
 
     def show_message(self, text: str) -> None:
-        """Something happened that is worth a line of its own."""
+        """Show an event that is worth a line of its own."""
 
     def close(self) -> None:
-        """Nothing more will be said; safe to call twice."""
+        """End the display; it is safe to call this twice."""
 
 
 class SilentDisplay:
-    """For `--json`: says nothing."""
+    """Display for `--json`, which prints nothing."""
 
     def stage(self, name: str, detail: str = "") -> None:
-        """See `Display`."""
+        """Do nothing (see `Display`)."""
 
     def show_training(self, state: TrainingState) -> None:
-        """See `Display`."""
+        """Do nothing (see `Display`)."""
 
     def show_message(self, text: str) -> None:
-        """See `Display`."""
+        """Do nothing (see `Display`)."""
 
     def close(self) -> None:
-        """See `Display`."""
+        """Do nothing (see `Display`)."""
 
 
 class TextDisplay:
-    """Stages as lines on standard error; the training line moves on a terminal and is repeated
-    rarely elsewhere.
+    """Display of stages as lines on standard error.
+
+    The training line moves on a terminal. Elsewhere it is repeated every `REPEAT_S` seconds.
     """
 
     REPEAT_S = 15.0
@@ -95,11 +103,11 @@ class TextDisplay:
         self._task: TaskID | None = None
 
     def stage(self, name: str, detail: str = "") -> None:
-        """See `Display`."""
+        """Print the stage as a line."""
         self.show_message(f"{name}{': ' + detail if detail else ''}")
 
     def show_training(self, state: TrainingState) -> None:
-        """See `Display`."""
+        """Move the training line, or print it if the last one is old enough."""
         if sys.stderr.isatty():
             self._update_bar(state)
         elif time.monotonic() - self._last_line >= self.REPEAT_S:
@@ -107,14 +115,14 @@ class TextDisplay:
             self.stage("train", state.to_text())
 
     def show_message(self, text: str) -> None:
-        """See `Display`; the moving line begins anew below."""
+        """Print a line; the moving line begins again below it."""
         self.close()
         elapsed = time.monotonic() - self._started
         sys.stderr.write(f"[{elapsed:6.1f} s] {text}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
-        """See `Display`."""
+        """Remove the moving line."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = self._task = None
@@ -133,6 +141,7 @@ def _create_progress_bar() -> tuple[Progress, TaskID]:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
+    # Automatic refreshing would start a thread.
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
     progress.start()
     return progress, progress.add_task("", total=1.0)

@@ -1,4 +1,4 @@
-"""Writes a run for other tools: ui.perfetto.dev, ByteDance's StragglerAnalysis, CSV readers."""
+"""Export of a run for other tools: ui.perfetto.dev, ByteDance's StragglerAnalysis, CSV readers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def export_run(folder: Path, name: str, out: Path | None) -> ExportResult:
     Args:
         folder: run folder.
         name: name of the format, one of `EXPORT_FORMATS`.
-        out: file, or folder for csv; the format's default name in the run folder when absent.
+        out: file, or folder for csv; if None, the format's default name in the run folder.
 
     Returns:
-        The files, and notes on what the format cannot hold.
+        The files, and notes on data that the format cannot hold.
 
     Raises:
-        InputError: the folder is no run folder, the format cannot hold the run, or the place cannot
-            be written to.
+        InputError: the folder is not a run folder, the format cannot hold the run, or the place
+            cannot be written to.
     """
     from laggard.analysis.tables.load_run import load_run
 

@@ -14,8 +14,10 @@ FIDELITY_FILE = "fidelity.json"
 
 
 FidelityPolicy = Literal["require", "record"]
-"""What a failed check does before training: `require` ends the run, `record` lets it train and ends
-it as unfaithful afterwards."""
+"""Effect of a failed check before training.
+
+`require` ends the run. `record` lets it train, and ends it as unfaithful afterwards.
+"""
 
 
 def record_fidelity(folder: Path, checks: Sequence[FidelityCheck], policy: FidelityPolicy) -> None:
@@ -31,7 +33,7 @@ def record_fidelity(folder: Path, checks: Sequence[FidelityCheck], policy: Fidel
 
 
 def require_recorded_fidelity(folder: Path) -> None:
-    """Require every check of a run's `fidelity.json` to have passed.
+    """Require that every check of a run's `fidelity.json` has passed.
 
     Raises:
         FidelityError: a check failed.
@@ -40,7 +42,7 @@ def require_recorded_fidelity(folder: Path) -> None:
 
 
 def load_fidelity(folder: Path) -> tuple[FidelityCheck, ...]:
-    """Read the fidelity checks of a run; none when it ended before they were made."""
+    """Read the fidelity checks of a run; there are none if it ended before they were made."""
     path = folder / FIDELITY_FILE
     document = json.loads(path.read_text()) if path.exists() else []
     return tuple(FidelityCheck.model_validate(each) for each in document)
@@ -51,8 +53,9 @@ def _require_all(checks: Sequence[FidelityCheck]) -> None:
     if failed:
         text = "\n".join(f"  {_format_check(check)}" for check in failed)
         raise FidelityError(
-            f"{len(failed)} of {len(checks)} fidelity checks failed — run it again while nothing"
-            f" else uses the machine, or ask for less:\n{text}"
+            f"{len(failed)} of {len(checks)} fidelity checks failed, so the emulation is not within"
+            " its tolerances — run again while no other program uses the machine, or reduce the"
+            f" scenario's rates or CPU shares:\n{text}"
         )
 
 

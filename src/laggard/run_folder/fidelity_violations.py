@@ -22,8 +22,9 @@ _MAX_LISTED = 12
 
 @dataclass(frozen=True)
 class TimedViolation:
-    """A violation between two moments, in virtual seconds after time zero (of a training, its
-    first-step barrier).
+    """Violation with its first and last moment.
+
+    Times are virtual seconds after time zero, which is the first-step barrier of a training.
     """
 
     violation: FidelityViolation
@@ -34,13 +35,13 @@ class TimedViolation:
 def find_late_changes(
     events: Sequence[EventRecord], zero_ns: int, dilation: Dilation, end_ns: int | None = None
 ) -> tuple[TimedViolation, ...]:
-    """The changes of hosts and links that took effect much later than they were asked for.
+    """Return a violation for each change that took effect much later than requested.
 
     Args:
-        events: as they were applied.
+        events: applied events.
         zero_ns: CLOCK_MONOTONIC of time zero.
-        dilation: between real and virtual time.
-        end_ns: of the end: what was asked for after it changed nothing.
+        dilation: dilation between real and virtual time.
+        end_ns: CLOCK_MONOTONIC of the end; later changes are ignored.
     """
     end_s = math.inf if end_ns is None else dilation.virtual_s((end_ns - zero_ns) / 1e9)
     late: dict[tuple[str, float], float] = {}
@@ -73,15 +74,15 @@ def find_late_changes(
 def require_no_violations(
     folder: Path, violations: Sequence[TimedViolation], activity: str = "training ran"
 ) -> None:
-    """Put `fidelity_violations.json` down.
+    """Write `fidelity_violations.json`, and fail if there are violations.
 
     Args:
-        folder: of the run.
-        violations: all of them.
-        activity: what went on while they were watched for.
+        folder: run folder.
+        violations: all violations.
+        activity: activity during the monitoring, for the message.
 
     Raises:
-        FidelityError: the emulation slipped.
+        FidelityError: there are violations.
     """
     (folder / "fidelity_violations.json").write_text(
         json.dumps(to_violation_rows(violations), indent=1) + "\n"
@@ -95,14 +96,14 @@ def require_no_violations(
         else []
     )
     opening = (
-        f"the emulation slipped while {activity}, so this is not the continuum that was asked for"
-        " — run it again while nothing else uses the machine:"
+        f"the emulation left its tolerances while {activity}, so the results are not those of the"
+        " requested continuum — run again while no other program uses the machine:"
     )
     raise FidelityError("\n".join((opening, *lines, *more)))
 
 
 def to_violation_rows(violations: Sequence[TimedViolation]) -> list[dict[str, str | float]]:
-    """Slips as JSON."""
+    """Convert violations to JSON values."""
     return [
         {
             "kind": each.violation.kind,
@@ -117,10 +118,10 @@ def to_violation_rows(violations: Sequence[TimedViolation]) -> list[dict[str, st
 
 
 def format_violation(each: TimedViolation) -> str:
-    """When and where, on one line."""
+    """Format the times and the place of a violation as one line."""
     return f"{each.first_s:.1f} to {each.last_s:.1f} s: {describe_violation(each.violation)}"
 
 
 def _get_violation_key(violation: FidelityViolation) -> tuple[str, str, int]:
-    """What stays of a violation while it goes on."""
+    """Return the parts of a violation that do not change while it continues."""
     return violation.kind, violation.where, violation.first_ns

@@ -1,4 +1,4 @@
-"""Journal of one run: its record, kept on disk at every change."""
+"""Journal of one run: its record, which is written to disk at every change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from laggard.run_folder.store import RunFolder, load_record
 
 @dataclass
 class Journal:
-    """The record of a run as it grows, on disk at every change; its stages take real seconds."""
+    """Growing record of a run, with the real duration of its stages.
+
+    Attributes:
+        record: current record.
+        folder: run folder that contains it.
+        display: display that shows the stages.
+        stages: finished stages.
+    """
 
     record: RunRecord
     folder: RunFolder
@@ -23,7 +30,7 @@ class Journal:
 
     @contextmanager
     def stage(self, name: str, detail: str = "") -> Iterator[None]:
-        """Tell of a stage and time it."""
+        """Show a stage and measure its duration."""
         self.display.stage(name, detail)
         began = time.monotonic()
         try:
@@ -33,7 +40,7 @@ class Journal:
             self.update(stages=tuple(self.stages))
 
     def update(self, **changes: object) -> None:
-        """Change the record."""
+        """Change fields of the record, and write it."""
         self.record = self.record.model_copy(update=changes)
         self.folder.write_record(self.record)
 
@@ -43,6 +50,6 @@ class Journal:
             self.update(warnings=(*self.record.warnings, *warnings))
 
     def reload(self) -> None:
-        """Read what the process in the sandbox has written since."""
+        """Read the record again, after the process in the sandbox has changed it."""
         self.record = load_record(self.folder.path)
         self.stages = list(self.record.stages)

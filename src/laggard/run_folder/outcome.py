@@ -1,4 +1,4 @@
-"""What a run achieved and what it cost, from its tables: pure functions."""
+"""Fairness and cost of a run, computed from its tables by pure functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class RankUsage:
-    """What one rank did: samples that were learnt from, those computed in vain, and the seconds of
-    compute (virtual) all of them took it.
+    """Work of one rank.
+
+    Attributes:
+        samples: samples that entered the model.
+        compute_s: virtual seconds of computing, for all samples.
+        discarded: samples that were computed in vain.
     """
 
     samples: int
@@ -21,18 +25,17 @@ class RankUsage:
 
     @property
     def applied_s(self) -> float:
-        """Of the compute, what was learnt from."""
+        """Return the seconds of computing that entered the model."""
         computed = self.samples + self.discarded
         return self.compute_s * self.samples / computed if computed else 0.0
 
 
 def compute_fairness(ranks: Sequence[RankUsage], makespan_s: float) -> float:
-    """Jain's index over what each worker applied, against what it could have done alone in the same
-    time.
+    """Compute Jain's index over each worker's applied work, relative to its capacity.
 
-    A worker alone would compute without waiting, so its share is samples / (makespan x samples per
-    compute second). 1 means that all were used equally; 1/n that only one was (Jain, Chiu, Hawe
-    1984).
+    Alone, a worker would compute without waiting. Therefore its share is samples / (makespan x
+    samples per compute second). An index of 1 means that all workers were used equally, and 1/n
+    that only one was used (Jain, Chiu, Hawe 1984).
     """
     speed_shares = [
         rank.applied_s / makespan_s for rank in ranks if rank.samples > 0 and makespan_s > 0
@@ -47,13 +50,13 @@ def compute_cost(
     bytes_across_tiers: int,
     prices: Mapping[str, float],
 ) -> float | None:
-    """Host-seconds and bytes across tiers at the scenario's prices; None where it names no price.
+    """Compute the cost of host-seconds and bytes across tiers; None if the scenario has no prices.
 
     Args:
-        makespan_s: virtual seconds that every host was held.
-        hosts_per_tier: how many hosts each layer has.
-        bytes_across_tiers: bytes that left one tier for another.
-        prices: per host-hour for each tier, and `gigabyte` for 10^9 bytes.
+        makespan_s: virtual seconds that every host was used.
+        hosts_per_tier: number of hosts of each layer.
+        bytes_across_tiers: bytes sent from one tier to another.
+        prices: price per host-hour of each tier, and `gigabyte` for 10^9 bytes.
     """
     if not prices:
         return None

@@ -1,6 +1,4 @@
-"""What the record of a run says at its beginning, and what it says when the run fails; the same on
-every testbed.
-"""
+"""First record of a run, and the record of its failure; the same for every testbed."""
 
 from __future__ import annotations
 
@@ -24,14 +22,14 @@ def create_record(
     command: Sequence[str],
     warnings: Sequence[str],
 ) -> RunRecord:
-    """The record of a run that begins now.
+    """Create the record of a run that begins now.
 
     Args:
-        scenario: as loaded; its own warnings come first.
-        testbed: as on the command line.
-        backend: what shapes the links.
-        command: the command line.
-        warnings: what the user should know besides.
+        scenario: loaded scenario, whose own warnings come first.
+        testbed: name of the testbed, as on the command line.
+        backend: backend that shapes the links.
+        command: command line.
+        warnings: further warnings.
     """
     strategy = scenario.workload.strategy
     return RunRecord(
@@ -59,11 +57,11 @@ def create_record(
 
 
 def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> int:
-    """Put down how a run failed; a defect's traceback goes into logs/controller.log.
+    """Record the failure of a run; the traceback of a bug is written to logs/controller.log.
 
     Args:
-        journal: of the run.
-        error: what ended it.
+        journal: journal of the run.
+        error: exception that ended the run.
 
     Returns:
         The exit status of `laggard run`.
@@ -79,5 +77,5 @@ def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> in
     text = "".join(traceback.format_exception(error))
     (journal.folder.logs / "controller.log").write_text(text)
     last = text.strip().splitlines()[-1]
-    journal.update(status="failed", error=f"a defect of Laggard: {last} (see logs/controller.log)")
+    journal.update(status="failed", error=f"a bug in Laggard: {last} (see logs/controller.log)")
     return 1

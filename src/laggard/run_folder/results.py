@@ -14,7 +14,7 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 
 def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonValue]:
-    """`run.json` with its findings, its answer and where it lies."""
+    """Return `run.json` with the findings, the answer and the paths of folder and report."""
     document: dict[str, JsonValue] = record.model_dump(mode="json")
     document["folder"] = str(folder)
     document["report"] = str(folder / "report.html") if (folder / "report.html").exists() else None
@@ -26,7 +26,7 @@ def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonValu
 
 
 def format_run_result(record: RunRecord, folder: Path) -> str:
-    """The answer, the outcome and where the report is."""
+    """Format the answer, the outcome and the path of the report."""
     lines = [f"{record.scenario} {record.id}: {record.status}"]
     lines += [f"  {sentence}" for sentence in _read_answer(folder)]
     if record.outcome is not None:
@@ -46,8 +46,9 @@ def format_run_result(record: RunRecord, folder: Path) -> str:
 
 
 def build_analysis_document(folder: Path) -> dict[str, JsonValue]:
-    """What was found in a trace, and where it lies; a run that was killed early may have no
-    record.
+    """Return the findings of a trace and the paths of its folder and report.
+
+    A run that was killed early may have no record.
     """
     if not (folder / RECORD_FILE).exists():
         found = {
@@ -61,7 +62,7 @@ def build_analysis_document(folder: Path) -> dict[str, JsonValue]:
 
 
 def format_analysis(folder: Path) -> str:
-    """The answer, what the trace does not tell, and where the report is."""
+    """Format the answer, the notes on data missing from the trace, and the path of the report."""
     if not (folder / RECORD_FILE).exists():
         answer = [f"  {sentence}" for sentence in _read_answer(folder)]
         return "\n".join([f"{folder.name}:", *answer, f"report: {folder / 'report.html'}"])
@@ -89,21 +90,21 @@ def _format_reference(reference: JsonValue) -> list[str]:
     (type_s, slowest_type), (worker_s, slowest_worker) = by_type[0], by_worker[0]
     total = f"bytedance reference: S {float(str(reference['s'])):.4f}"
     most = (
-        f"of types most by {slowest_type} (S_t {type_s:.4f}), of workers by dp_rank/stage"
+        f"slowest operation type {slowest_type} (S_t {type_s:.4f}), slowest worker (dp_rank/stage)"
         f" {slowest_worker} (S_w {worker_s:.4f})"
     )
-    return [f"{total}; {most}; all in {REFERENCE_FILE}"]
+    return [f"{total}; {most}; all values in {REFERENCE_FILE}"]
 
 
 def build_run_list(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonValue]:
-    """One object per run."""
+    """Return one JSON object per run."""
     return [{**record.model_dump(mode="json"), "folder": str(folder)} for record, folder in records]
 
 
 def format_run_list(records: Sequence[tuple[RunRecord, Path]]) -> str:
-    """One line per run."""
+    """Format one line per run."""
     if not records:
-        return "no runs there yet: laggard run experiments/quickstart makes one"
+        return "no runs found: `laggard run experiments/quickstart` creates one"
     rows = [_format_row(record, folder) for record, folder in records]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
@@ -130,7 +131,7 @@ def _format_row(record: RunRecord, folder: Path) -> tuple[str, ...]:
 
 
 def _format_unreleased_jobs(record: RunRecord) -> str:
-    """What a run that is over still holds on a testbed."""
+    """Format the nodes that a run still holds on a testbed."""
     nodes = sum(job.nodes for job in record.jobs if not job.released)
     jobs = [f"{job.site}:{job.job_id or '?'}" for job in record.jobs if not job.released]
     if not jobs:

@@ -1,10 +1,11 @@
-"""Run folders: `runs/<scenario>/<run-id>/`, their lock, their record, `latest`.
+"""Run folders `runs/<scenario>/<run-id>/`: their lock, their record, and the link `latest`.
 
-A run holds an flock on its folder's `lock` file from before the folder has its name until it ends,
-so a record that says `running` while nobody holds the lock was left by a run that was killed: it
-reads as `interrupted`. The lock belongs to the open file, which forked children share: it falls
-when the last process of the run is gone. Every document is written beside its place and renamed
-into it, so no reader ever sees half of one.
+A run holds an flock on its folder's `lock` file, from before the folder gets its name until the
+run ends. If a record says `running` but no process holds the lock, the run was killed, and its
+record reads as `interrupted`. The lock belongs to the open file, which forked children share.
+Therefore the kernel drops it when the last process of the run is gone.
+
+Every document is written to a temporary file and then renamed, so no reader ever sees half of one.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _MAX_RECORD_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run that this process is making; a context manager that lets go of the lock.
+    """Folder of a run that this process creates; a context manager that releases the lock.
 
     Attributes:
         path: `runs/<scenario>/<run-id>`.
-        lock_fd: the descriptor whose flock says that the run lives; a forked process that outlives
+        lock_fd: descriptor whose flock shows that the run is alive; a forked process that outlives
             the run must close it.
     """
 
@@ -54,17 +55,17 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, draft: RunRecord) -> tuple[Self, RunRecord]:
-        """Make the folder of a new run, locked and with a first record, and point `latest` at it.
+        """Create the folder of a new run, with lock and first record, and point `latest` at it.
 
         Args:
-            root: the folder of all runs; made when missing.
-            draft: the first record; its id and status are replaced.
+            root: folder of all runs; created if missing.
+            draft: first record; its id and status are replaced.
 
         Returns:
-            The folder, and the record as written.
+            The folder, and the written record.
 
         Raises:
-            RunFolderError: the folder cannot be made there.
+            RunFolderError: the folder cannot be created there.
         """
         scenario = root / to_folder_name(draft.scenario)
         with _explain_os_errors(scenario, "choose another folder with --runs"):
@@ -79,44 +80,45 @@ class RunFolder:
                 path, record = _finalize_folder(unfinished, draft)
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
                 _point_latest(path)
+                # The folder is complete, so nothing is undone.
                 undo.pop_all()
         return cls(path, lock_fd), record
 
     @property
     def scenario(self) -> Path:
-        """Where the scenario's files, as run, are kept."""
+        """Return the folder of the scenario's files, as run."""
         return self.path / "scenario"
 
     @property
     def logs(self) -> Path:
-        """Where logs are kept."""
+        """Return the folder of the logs."""
         return self.path / "logs"
 
     def write_record(self, record: RunRecord) -> None:
-        """Replace `run.json` at once, or leave the old one.
+        """Replace `run.json` atomically.
 
         Raises:
-            RunFolderError: it cannot be written (the disk is full, the folder is gone).
+            RunFolderError: the file cannot be written (the disk is full, or the folder is gone).
         """
-        with _explain_os_errors(self.path, "make room there"):
+        with _explain_os_errors(self.path, "free disk space and check the folder"):
             write_atomically(
                 self.path / RECORD_FILE, record.model_dump_json(indent=2).encode() + b"\n"
             )
 
     def write_scenario(self, files: Mapping[str, bytes]) -> None:
-        """Keep the scenario's files as run; names may lead into folders below.
+        """Write the scenario's files, as run; names may contain subfolders.
 
         Raises:
-            RunFolderError: they cannot be written.
+            RunFolderError: a file cannot be written.
         """
-        with _explain_os_errors(self.scenario, "make room there"):
+        with _explain_os_errors(self.scenario, "free disk space and check the folder"):
             for name, content in files.items():
                 target = self.scenario / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(target, content)
 
     def close(self) -> None:
-        """Let go of the lock; write the last record before."""
+        """Release the lock; the last record must be written before."""
         with contextlib.suppress(OSError):
             os.close(self.lock_fd)
 
@@ -128,34 +130,35 @@ class RunFolder:
 
 
 def new_run_id(now: datetime | None = None) -> str:
-    """An id that sorts by time (UTC, to the millisecond) and that no other run of this moment
-    has.
-    """
+    """Return a unique id that sorts by time (UTC, to the millisecond)."""
     moment = (now or datetime.now(UTC)).astimezone(UTC)
     return f"{moment:%Y%m%dT%H%M%S}.{moment.microsecond // 1000:03d}Z-{secrets.token_hex(3)}"
 
 
 def to_folder_name(scenario: str) -> str:
-    """A scenario's name as a folder name, without what shells and file systems treat specially."""
+    """Convert a scenario's name to a folder name.
+
+    Characters that shells and file systems treat specially are replaced.
+    """
     safe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", scenario).lstrip(".-")[:100]
     return safe_name or "scenario"
 
 
 def load_record(path: Path) -> RunRecord:
-    """The record of a run folder, with `interrupted` inferred.
+    """Read the record of a run folder; a killed run gets the status `interrupted`.
 
     Args:
         path: the folder, or its `run.json`.
 
     Raises:
-        RunFolderError: no run folder, or a record that is not one.
+        RunFolderError: the path is not a run folder, or its record is damaged.
     """
     folder = path.parent if path.name == RECORD_FILE else path
     record = _read_record(folder / RECORD_FILE)
     if record.status != "running" or _is_locked(folder / LOCK_FILE):
         return record
-    # It may have ended between the two looks; a run writes its last record before it lets go of the
-    # lock.
+    # The run may have ended between reading the record and testing the lock. It writes its last
+    # record before it releases the lock, so a second read is final.
     record = _read_record(folder / RECORD_FILE)
     if record.status != "running":
         return record
@@ -165,11 +168,12 @@ def load_record(path: Path) -> RunRecord:
 
 
 def list_runs(root: Path) -> list[tuple[RunRecord, Path]]:
-    """Every run below `root` with its folder, the newest last; a record that cannot be read is
-    logged and left out.
+    """Return every run in `root` with its folder, the newest last.
+
+    A record that cannot be read is logged and left out.
 
     Raises:
-        RunFolderError: `root` is there and cannot be listed.
+        RunFolderError: `root` exists but cannot be listed.
     """
     if not root.exists():
         return []
@@ -182,16 +186,20 @@ def list_runs(root: Path) -> list[tuple[RunRecord, Path]]:
         try:
             found.append((load_record(folder), folder))
         except RunFolderError as error:
-            log.warning("left out: %s", error)
+            log.warning("a run was left out of the list: %s", error)
     return sorted(found, key=lambda entry: (entry[0].id, str(entry[1])))
 
 
 def find_run(text: str, root: Path) -> Path:
-    """The run folder that a user means: a path, a run id or the beginning of one, or a scenario's
-    name for its latest run.
+    """Find the run folder that a user means.
+
+    Args:
+        text: a path, a run id or the beginning of one, or the name of a scenario for its latest
+            run.
+        root: folder of all runs.
 
     Raises:
-        RunFolderError: none, or several.
+        RunFolderError: no run or several runs match.
     """
     path = Path(text)
     if (path / RECORD_FILE).is_file():
@@ -200,16 +208,16 @@ def find_run(text: str, root: Path) -> Path:
         return (root / text / LATEST_LINK).resolve()
     if path.is_dir():
         raise RunFolderError(
-            f"{text}: there is no {RECORD_FILE} in it — name the folder of one run, or a scenario"
-            " or run id"
+            f"{text}: this folder has no {RECORD_FILE}, so it is not a run folder — give the folder"
+            " of one run, a scenario's name or a run id"
         )
     found = [folder for _, folder in list_runs(root) if text and folder.name.startswith(text)]
     if len(found) == 1:
         return found[0]
     rule = (
-        f"{len(found)} runs begin so"
+        f"{len(found)} runs begin with this id"
         if found
-        else f"no run folder, and no run below {root} has this id"
+        else f"not a run folder, and no run in {root} has this id"
     )
     raise RunFolderError(f"{text}: {rule} — `laggard runs` lists them")
 
@@ -243,15 +251,15 @@ def _is_locked(path: Path) -> bool:
 
 
 def _finalize_folder(unfinished: Path, draft: RunRecord) -> tuple[Path, RunRecord]:
-    """Give the folder its record and its name: it appears as a whole, or not at all."""
+    """Give the folder its record and its name; it appears with all its content, or not at all."""
     while True:
         record = draft.model_copy(update={"id": new_run_id(), "status": "running"})
         write_atomically(
             unfinished / RECORD_FILE, record.model_dump_json(indent=2).encode() + b"\n"
         )
         path = unfinished.with_name(record.id)
-        # rename(2) refuses a folder that is there and not empty, and every run folder holds its
-        # lock.
+        # rename(2) refuses to replace a folder that is not empty, and every run folder contains its
+        # lock: two runs can never get the same id.
         try:
             unfinished.rename(path)
         except FileExistsError:
@@ -264,9 +272,12 @@ def _finalize_folder(unfinished: Path, draft: RunRecord) -> tuple[Path, RunRecor
 
 
 def _point_latest(path: Path) -> None:
+    """Point the link `latest` at a run folder, unless it names a newer one."""
     latest = path.with_name(LATEST_LINK)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        # Two runs may start at the same time. Ids sort by time, so the link never moves back to the
+        # older run.
         fcntl.flock(directory, fcntl.LOCK_EX)
         if latest.is_symlink() and latest.exists() and latest.readlink().name > path.name:
             return
@@ -282,7 +293,7 @@ def _point_latest(path: Path) -> None:
 
 
 def _remove_unfinished(scenario: Path) -> None:
-    """Remove folders whose maker was killed before it had named them."""
+    """Remove folders whose creator was killed before it had named them."""
     for unfinished in scenario.glob(f"{_UNFINISHED_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - unfinished.stat().st_mtime > _UNFINISHED_MAX_AGE_S and not _is_locked(
@@ -306,15 +317,16 @@ def _read_record(path: Path) -> RunRecord:
 
 
 def _explain_invalid_record(data: bytes, error: ValidationError) -> str:
+    # A record of a newer version may be invalid for any reason, so its version is read first.
     version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})\b', data)
     if version and int(version[1]) > SCHEMA_VERSION:
         return (
-            f"written by a newer Laggard (schema {int(version[1])}, this one reads"
-            f" {SCHEMA_VERSION}) — upgrade"
+            f"written by a newer Laggard (schema {int(version[1])}; this version reads schema"
+            f" {SCHEMA_VERSION} and older) — upgrade Laggard"
         )
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return (
         f"not a run record: {where + ': ' if where else ''}{first['msg']} — the file was changed or"
-        " damaged"
+        " damaged: restore it from a copy"
     )

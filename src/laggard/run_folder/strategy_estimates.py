@@ -1,5 +1,7 @@
-"""How long a run would have taken by other strategies: what is asked for, and what its scenario
-says of links that its tables do not tell of.
+"""Estimates of a run's duration under other strategies.
+
+This module parses the requested strategies, and adds the scenario's facts about links that the
+run's tables do not contain.
 """
 
 from __future__ import annotations
@@ -22,11 +24,16 @@ ALL_STRATEGIES = "all"
 
 
 def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | None:
-    """Strategies as on the command line: a name, or as in `workload.yaml` {name: ..., parameter:
-    ...}; None for all.
+    """Parse strategies from the command line.
+
+    Args:
+        texts: each is a name, or `{name: ..., parameter: ...}` as in `workload.yaml`.
+
+    Returns:
+        The strategies; None for all strategies.
 
     Raises:
-        InputError: one is no strategy, or not YAML.
+        InputError: a text is not a strategy, or not YAML.
     """
     from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
     from laggard.core.yaml_source import parse_yaml
@@ -38,7 +45,9 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
         value = parse_yaml(text, "--strategy").value
         name = value.get("name") if isinstance(value, dict) else value
         if not isinstance(name, str):
-            raise InputError(f"{text}: no strategy — give a name, or {{name: local_sgd, steps: 4}}")
+            raise InputError(
+                f"{text}: not a strategy — give a name, or {{name: local_sgd, steps: 4}}"
+            )
         parameters = (
             {key: each for key, each in value.items() if key != "name"}
             if isinstance(value, dict)
@@ -47,21 +56,25 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
         numbers = {key: each for key, each in parameters.items() if isinstance(each, int | str)}
         if len(numbers) < len(parameters):
             raise InputError(
-                f"{text}: a strategy's parameters are numbers and words here — leave out the others"
+                f"{text}: here a strategy's parameters must be numbers or words — leave out the"
+                " others"
             )
         found.append(AlternativeStrategy(name, numbers))
     return tuple(found)
 
 
 def estimate_strategies(folder: Path, texts: Sequence[str]) -> tuple[JsonValue, str]:
-    """A document and a text of how long other strategies would have taken.
+    """Estimate how long the run would have taken with other strategies.
 
     Args:
-        folder: of a run.
+        folder: run folder.
         texts: see `parse_strategies`.
 
+    Returns:
+        A JSON document and a text.
+
     Raises:
-        InputError: what is asked for is no strategy, or the run does not tell.
+        InputError: a text is not a strategy, or the run does not contain the necessary data.
     """
     from laggard.analysis.replay.what_if.estimate_text import format_estimates, to_estimate_document
     from laggard.analysis.replay.what_if.strategy_estimate import estimate_strategies
@@ -79,11 +92,12 @@ def estimate_strategies(folder: Path, texts: Sequence[str]) -> tuple[JsonValue, 
 
 
 def read_deployment_info(folder: Path) -> DeploymentInfo:
-    """What the scenario in a run folder says: shared rates, and where a server would be; nothing
-    where there is none.
+    """Read the shared rates and the server's host from the scenario in a run folder.
+
+    The result is empty if the folder contains no scenario.
 
     Raises:
-        ScenarioError: it cannot be read.
+        ScenarioError: the scenario cannot be read.
     """
     from laggard.analysis.replay.what_if.strategy_estimate import DeploymentInfo
     from laggard.scenario.load import load_scenario
@@ -97,7 +111,7 @@ def read_deployment_info(folder: Path) -> DeploymentInfo:
 
 
 def list_bottlenecks(links: LinkPlan) -> tuple[Bottleneck, ...]:
-    """Access links and shared links, as rates that ways between hosts share."""
+    """Return access links and shared links as rates that several host pairs share."""
     from laggard.analysis.replay.simulation.simulated_network import Bottleneck
 
     names = [host.name for host in links.hosts]

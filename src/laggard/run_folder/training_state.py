@@ -12,12 +12,14 @@ from laggard.workloads.specification.training import Stop
 def build_training_state(
     lines: Sequence[Mapping[str, Scalar]], elapsed_s: float, stop: Stop
 ) -> TrainingState:
-    """Where training stands, from the progress lines of the first rank and of the evaluator.
+    """Compute the progress of training from the lines of the first rank and of the evaluator.
 
     Args:
-        lines: `progress.jsonl`; a step's line counts all ranks' samples so far.
+        lines: lines of `progress.jsonl`; the line of a step counts the samples of all ranks so
+            far.
         elapsed_s: virtual seconds since the first step began.
-        stop: when training ends; time left is what its steps and time allow at the speed so far.
+        stop: stopping rule; the remaining time follows from its steps and time at the speed so
+            far.
     """
     steps = [line for line in lines if line.get("samples") is not None]
     accuracies = [value for line in lines if isinstance(value := line.get("accuracy"), float)]

@@ -17,7 +17,7 @@ from laggard.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class ScenarioSources:
-    """The parsed files that problems are located in."""
+    """Parsed files of a scenario, in which problems are located."""
 
     layers_services: YamlSource
     network: YamlSource
@@ -34,8 +34,8 @@ def find_late_entries(
     if stop_time_s is None:
         return
     rule, fix = (
-        f"training stops after {stop_time_s:g} s, before this begins",
-        "begin earlier, or raise stop.time",
+        f"training stops after {stop_time_s:g} s, before this entry begins, so it has no effect",
+        "use an earlier `at`, or a larger stop.time",
     )
     for i, entry in enumerate(workload.churn):
         if entry.at_s >= stop_time_s:

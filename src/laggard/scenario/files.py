@@ -1,4 +1,4 @@
-"""The five files of a scenario folder: read with care, and written out as they were run."""
+"""The five files of a scenario folder: bounded reading, and writing as they were run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from laggard.scenario.overrides import SCENARIO_FILES, Override, apply_overrides
 
 OPTIONAL_FILES = ("heterogeneity",)
 _E2CLAB_FILES = ("workflow_env.yaml",)
-_TEMPLATE_FIX = "`laggard init DIR` writes a scenario to start from"
+_TEMPLATE_FIX = "`laggard init DIR` writes a complete scenario as a start"
 
 
 @dataclass(frozen=True)
 class ScenarioFile:
-    """One file as it lies in the folder (`data` is None where an optional one is missing) and as it
-    is to be run.
+    """One file of a scenario, as it is in the folder and as it is run.
+
+    Attributes:
+        name: name without `.yaml`.
+        data: content; None if an optional file is missing.
+        source: parsed content, with overrides applied.
+        overrides: overrides of this file.
     """
 
     name: str
@@ -32,9 +37,10 @@ class ScenarioFile:
     overrides: tuple[Override, ...]
 
     def as_run(self) -> bytes | None:
-        """What to keep with the run: the file itself, or its values with the overrides applied."""
+        """Return the content of the file as run: unchanged, or with the overrides applied."""
         if not self.overrides:
             return self.data
+        # An override with a line break would end the comment, so it is left out.
         origins = "".join(
             f"# {override.origin}\n" for override in self.overrides if override.origin.isprintable()
         )
@@ -44,24 +50,24 @@ class ScenarioFile:
 def read_files(
     folder: Path, overrides: Sequence[Override], optional: Sequence[str] = OPTIONAL_FILES
 ) -> tuple[Mapping[str, ScenarioFile], tuple[Problem, ...]]:
-    """Read and parse every file of a scenario, overrides applied.
+    """Read and parse every file of a scenario, and apply overrides.
 
     Args:
-        folder: the scenario.
-        overrides: of any of its files.
-        optional: files that may be missing, without `.yaml`.
+        folder: the scenario folder.
+        overrides: overrides of any of its files.
+        optional: names of files that may be missing, without `.yaml`.
 
     Returns:
-        The files that could be read, by name without `.yaml`, and what is wrong with the others.
+        The files that could be read, by name without `.yaml`, and the problems of the others.
 
     Raises:
-        ScenarioError: `folder` is no folder that can be read.
+        ScenarioError: `folder` is not a readable folder.
     """
     if not folder.is_dir():
         rule = (
-            "a scenario is a folder, and this is a file"
+            "a scenario must be a folder, but this is a file"
             if folder.exists()
-            else "there is no such folder"
+            else "this folder does not exist"
         )
         raise ScenarioError((Problem(str(folder), 0, 0, "", rule, _TEMPLATE_FIX),))
     files: dict[str, ScenarioFile] = {}
@@ -76,42 +82,49 @@ def read_files(
 
 
 def find_file_warnings(folder: Path, files: Mapping[str, ScenarioFile]) -> tuple[Problem, ...]:
-    """Files that look like a misspelt one of the scenario's, which nothing reads, and optional ones
-    that are not there.
+    """Return warnings about files with misspelled names and missing optional files.
+
+    A file with a misspelled name is one that Laggard does not read.
     """
     known = sorted(f"{name}.yaml" for name in SCENARIO_FILES)
     found: list[Problem] = []
     for path in sorted(folder.glob("*.y*ml")):
         near = difflib.get_close_matches(path.with_suffix(".yaml").name, known, n=1, cutoff=0.8)
         if near and path.name not in (*known, *_E2CLAB_FILES):
-            rule = "no file of a scenario has this name, and nothing reads it"
+            rule = "no file of a scenario has this name, so it is not read"
             found.append(
-                Problem(str(path), 0, 0, "", rule, f"rename it to {near[0]}, if that is what it is")
+                Problem(str(path), 0, 0, "", rule, f"if it is meant to be {near[0]}, rename it")
             )
     for name in OPTIONAL_FILES:
         if files[name].as_run() is None:
             rule = "the file is missing: all hosts are alike, and nothing changes during the run"
             found.append(
-                Problem(str(folder / f"{name}.yaml"), 0, 0, "", rule, "fine, if it is meant so")
+                Problem(str(folder / f"{name}.yaml"), 0, 0, "", rule, "ignore this if intended")
             )
     return tuple(found)
 
 
 def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """Read a regular file of at most `most` bytes.
+
+    Args:
+        path: the file.
+        shown: path that messages show.
+        most: largest number of bytes.
 
     Raises:
-        ScenarioError: missing, unreadable, too large, or something that is not a regular file.
+        ScenarioError: the file is missing, unreadable, too large, or not a regular file.
     """
     try:
-        # Without O_NONBLOCK a named pipe would wait for a writer.
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ScenarioError(
-                    (Problem(shown, 0, 0, "", "not a regular file", "put the file itself here"),)
+                    (Problem(shown, 0, 0, "", "not a regular file", "use a regular file"),)
                 )
             with os.fdopen(descriptor, "rb", closefd=False) as file:
+                # One byte more than allowed reveals a file that is too large.
                 data = file.read(most + 1)
         finally:
             os.close(descriptor)
@@ -122,24 +135,24 @@ def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ScenarioError(
-            (
-                Problem(
-                    shown, 0, 0, "", f"cannot be read: {reason}", "check the path and its rights"
-                ),
-            )
+            (Problem(shown, 0, 0, "", f"cannot be read: {reason}", "check path and permissions"),)
         ) from error
     if len(data) > most:
         raise ScenarioError(
-            (Problem(shown, 0, 0, "", f"larger than {most} bytes", "is this the right file?"),)
+            (Problem(shown, 0, 0, "", f"larger than {most} bytes", "check that it is right"),)
         )
     return data
 
 
 def dump_yaml(value: YamlValue) -> bytes:
-    """YAML that YAML 1.1 (E2Clab) and 1.2 read alike: whatever is not a plain word is quoted."""
+    """Write YAML that YAML 1.1 (E2Clab) and YAML 1.2 parsers read alike.
+
+    Every string that is not a plain word is quoted.
+    """
     from ruamel.yaml import YAML
 
     yaml = YAML()
+    # By default, ruamel.yaml breaks long lines.
     yaml.width = 1 << 16
     text = io.BytesIO()
     yaml.dump(_quote_strings(value), text)
@@ -167,6 +180,7 @@ def _suggest_fix(path: Path) -> str:
 
 
 _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
+# YAML 1.1 reads these words as booleans or null, even where YAML 1.2 reads text.
 _SPECIAL_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 

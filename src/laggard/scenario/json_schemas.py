@@ -1,8 +1,7 @@
-"""The JSON Schema of each scenario file, generated from the models, for editors that complete and
-check YAML.
+"""JSON Schemas of the scenario files, generated from the models.
 
-`python -m laggard.scenario.json_schemas` rewrites the files in `schemas/`; a test says when they
-are out of date.
+Editors use them to complete and check YAML. `python -m laggard.scenario.json_schemas` writes the
+files in `schemas/` again. A test fails if they are out of date.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ MODELS: Mapping[str, type[BaseModel]] = {
 
 
 def get_schema_path(name: str) -> Path:
-    """Where the schema of a scenario file lies, by the file's name without `.yaml`."""
+    """Return the path of a scenario file's schema, by the file's name without `.yaml`."""
     return SCHEMA_FOLDER / f"{name}.schema.json"
 
 
 def format_schema(name: str) -> str:
-    """The schema of a scenario file as it should lie there."""
+    """Generate the text of a scenario file's schema."""
     schema = MODELS[name].model_json_schema(by_alias=True, mode="validation")
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -44,7 +43,7 @@ def format_schema(name: str) -> str:
 
 
 def write_schemas() -> None:
-    """Bring every schema up to date."""
+    """Write every schema."""
     SCHEMA_FOLDER.mkdir(exist_ok=True)
     for name in MODELS:
         get_schema_path(name).write_text(format_schema(name), encoding="utf-8")

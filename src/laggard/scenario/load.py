@@ -1,4 +1,4 @@
-"""A scenario folder as one immutable value, or everything that is wrong with it."""
+"""Loading of a scenario folder: one immutable value, or a report of all its problems."""
 
 from __future__ import annotations
 
@@ -48,11 +48,15 @@ from laggard.workloads.validate import get_event_horizon_s, validate_placement
 from laggard.workloads.validate import validate as validate_workload
 from laggard.workloads.workload import Workload
 
+# A hostile or generated file may have thousands of problems; nobody reads more than these.
 MAX_PROBLEMS = 100
 MAX_TRACE_BYTES = 16 << 20
 
 _NO_TRAINING = Workload.model_validate({"model": "mlp", "dataset": "digits"})
-"""Stands where there is no `workload.yaml`; nobody reads more of it than that nothing ends it."""
+"""Placeholder for a missing `workload.yaml`.
+
+Its only property that is used is that it has no stopping rule.
+"""
 
 Model = TypeVar("Model", bound=BaseModel)
 Planned = TypeVar("Planned")
@@ -60,26 +64,26 @@ Planned = TypeVar("Planned")
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a scenario folder says, checked and planned; nothing of it depends on this machine.
+    """Content of a scenario folder, checked and planned; independent of this machine.
 
     Attributes:
-        name: the folder's name.
-        folder: where it lies (absolute).
-        layers: `layers_services.yaml`.
-        network: `network.yaml`.
-        workflow: `workflow.yaml`.
-        heterogeneity: `heterogeneity.yaml`, empty where there is none.
-        workload: `workload.yaml`; the dataset's folder is absolute.
-        hosts: every host, in order, with its address.
-        links: the plan of all links, in virtual units.
+        name: name of the folder.
+        folder: absolute path of the folder.
+        layers: content of `layers_services.yaml`.
+        network: content of `network.yaml`.
+        workflow: content of `workflow.yaml`.
+        heterogeneity: content of `heterogeneity.yaml`, empty if the file is missing.
+        workload: content of `workload.yaml`, with the absolute path of the dataset's folder.
+        hosts: all hosts in order, with their addresses.
+        links: plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
-        memory: bytes of memory of every host where it is limited.
-        drives: limits of the drive of every host where anything ever limits it, in virtual units.
-        changes: everything that `dynamic` changes within the run, in virtual seconds after the
-            first-step barrier.
-        ranks: the host of every worker, in rank order.
-        warnings: what is allowed and probably not meant, one line each.
-        sources: the parsed files, to locate later problems in.
+        memory: memory limit in bytes of every host that has one.
+        drives: drive limits of every host that has any at some time, in virtual units.
+        changes: all changes of `dynamic` within the run, in virtual seconds after the first-step
+            barrier.
+        ranks: host of every worker, in rank order.
+        warnings: one line for each setting that is allowed but probably a mistake.
+        sources: parsed files, in which later problems are located.
     """
 
     name: str
@@ -103,13 +107,14 @@ class Scenario:
 
     @property
     def peak_shares(self) -> Mapping[str, float]:
-        """The largest share that every host has at any time of the run: what a machine must be able
-        to give.
+        """Return the largest share of every host at any time of the run.
+
+        The machine must be able to provide these shares.
         """
         return peak_shares(self.shares, self.changes)
 
     def with_hosts(self, hosts: Iterable[Host]) -> Scenario:
-        """The same on hosts of the same names that have other addresses."""
+        """Return the same scenario on hosts of the same names with other addresses."""
         by_name = {host.name: host for host in hosts}
         return replace(
             self,
@@ -119,8 +124,9 @@ class Scenario:
         )
 
     def files(self) -> Mapping[str, bytes]:
-        """Every file as run, overrides applied, by its path within the folder."""
+        """Return every file as run, with overrides applied, by its path within the folder."""
         written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
+        # This file has no model of its own here, so its content is kept as it is.
         env_path = self.folder / workflow_env.FILE
         env_file = {workflow_env.FILE: env_path.read_bytes()} if env_path.is_file() else {}
         return (
@@ -131,19 +137,19 @@ class Scenario:
 
 
 class _ProblemCollector:
-    """Keeps what is found wrong, so that a user sees all of it at once."""
+    """Collector of problems, so that a user sees all of them at once."""
 
     def __init__(self) -> None:
         self.collected: list[Problem] = []
 
     def add(self, problems: Iterable[Problem]) -> bool:
-        """Keep these; whether there were any."""
+        """Add problems, and return whether there were any."""
         before = len(self.collected)
         self.collected.extend(problems)
         return len(self.collected) > before
 
     def try_call(self, function: Callable[[], Planned]) -> Planned | None:
-        """What `function` returns, or None where it found problems."""
+        """Return the result of `function`, or None if it found problems."""
         try:
             return function()
         except ScenarioError as error:
@@ -151,7 +157,7 @@ class _ProblemCollector:
             return None
 
     def to_error(self) -> ScenarioError:
-        """All of them once, in the order of files and lines."""
+        """Return an error with all distinct problems, in the order of files and lines."""
         known = sorted(
             dict.fromkeys(self.collected), key=lambda p: (p.path, p.line, p.column, p.rule)
         )
@@ -170,7 +176,7 @@ class _ProblemCollector:
 
 @dataclass(frozen=True)
 class _ScenarioModels:
-    """The five files as far as each could be read."""
+    """Models of the five files; None for a file that could not be read."""
 
     layers: LayersServices | None
     network: Network | None
@@ -185,10 +191,10 @@ def load_scenario(
     """Read, check and plan a scenario; nothing is started.
 
     Args:
-        folder: the folder with the five files.
-        overrides: `file.key=value`, as for `--set`.
-        training: whether anything is to be trained; without, `workload.yaml` may be missing, and
-            nobody is placed by it.
+        folder: folder with the five files.
+        overrides: texts `file.key=value`, as for `--set`.
+        training: whether the scenario is used for training. If not, `workload.yaml` may be
+            missing, and no workers are placed.
 
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
@@ -210,6 +216,7 @@ def load_scenario(
     sources = _collect_sources(folder, files)
     models = _validate_models(files, folder, problems, training=training)
     hosts = () if models.layers is None else compile_hosts(models.layers)
+    # Every further check needs the hosts, so the collected problems are reported here.
     if not hosts or problems.add(validate_layers(hosts, sources.layers_services)):
         raise problems.to_error()
     if models.workflow is not None and models.layers is not None:
@@ -221,6 +228,7 @@ def load_scenario(
         workers = [host.name for host in ranks]
         problems.add(memory_problems(models.heterogeneity, workers, hosts, sources.heterogeneity))
     traces = _read_traces(models, folder, sources, problems)
+    # Events can only be expanded for correct hosts, links and stopping rules.
     changes = None
     if network is not None and models.workload is not None and not problems.collected:
         links = network[0]
@@ -241,6 +249,8 @@ def _collect_sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Scenari
 def _validate_models(
     files: Mapping[str, ScenarioFile], folder: Path, problems: _ProblemCollector, *, training: bool
 ) -> _ScenarioModels:
+    """Validate every file that could be read; a missing optional file gives an empty model."""
+
     def model(name: str, kind: type[Model]) -> Model | None:
         return (
             problems.try_call(lambda: validate_model(files[name].source, kind))
@@ -279,6 +289,7 @@ def _plan_network(
     sources: ScenarioSources,
     problems: _ProblemCollector,
 ) -> tuple[LinkPlan, Mapping[str, float]] | None:
+    """Check the rules, and plan links and CPU shares; None if there are problems."""
     network, heterogeneity = models.network, models.heterogeneity
     if network is None or heterogeneity is None:
         return None
@@ -298,8 +309,9 @@ def _plan_network(
 def _read_traces(
     models: _ScenarioModels, folder: Path, sources: ScenarioSources, problems: _ProblemCollector
 ) -> Mapping[str, bytes]:
-    """The content of every trace file, by the name written; a file that cannot be read is a problem
-    where it is named.
+    """Read every trace file, by its name in the scenario.
+
+    A file that cannot be read is a problem at the place that names it.
     """
     traces: dict[str, bytes] = {}
     events = () if models.heterogeneity is None else models.heterogeneity.events
@@ -311,7 +323,7 @@ def _read_traces(
                 )
             except ScenarioError as error:
                 rules = [problem.rule for problem in error.problems]
-                fix = "put the trace into the scenario's folder"
+                fix = "put the trace file into the scenario's folder"
                 problems.add(
                     sources.heterogeneity.locate_problem(("dynamic", i, "trace"), rule, fix)
                     for rule in rules
@@ -338,7 +350,7 @@ def _parse_points(data: bytes, path: str) -> tuple[TracePoint, ...]:
         return parse_trace(data.decode("utf-8-sig"), path)
     except UnicodeDecodeError as error:
         problem = Problem(
-            path, 0, 0, f"byte {error.start}", "a trace is UTF-8 text", "save it as UTF-8"
+            path, 0, 0, f"byte {error.start}", "a trace must be UTF-8 text", "save it as UTF-8"
         )
         raise ScenarioError((problem,)) from error
     except csv.Error as error:
@@ -368,7 +380,7 @@ def _create_scenario(
     network: tuple[LinkPlan, Mapping[str, float], tuple[TimedChange, ...]],
     traces: Mapping[str, bytes],
 ) -> Scenario:
-    """The scenario, once nothing is wrong with it."""
+    """Create the scenario when no problem was found."""
     assert models.layers is not None
     assert models.network is not None
     assert models.workflow is not None

@@ -1,8 +1,8 @@
-"""`--set workload.batch_size=64`: any key of any scenario file, from the command line.
+"""Overrides of scenario files from the command line, such as `--set workload.batch_size=64`.
 
-The first part names the file, the rest the keys below it (a position, from 0, in a list; the
-position after the last appends); the value is YAML. What an override breaks is reported under its
-own name, not under a line of the file.
+The first part names the file, and the rest is the path of keys below it. In a list, a part is a
+position from 0; the position after the last one appends. The value is YAML. A problem with an
+override is reported under the override's own text, not under a line of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ SCENARIO_FILES = ("layers_services", "network", "workflow", "heterogeneity", "wo
 
 @dataclass(frozen=True)
 class Override:
-    """One `--set`: the file's name without its ending, the key path within it, the value."""
+    """One `--set` option.
+
+    Attributes:
+        text: option as written.
+        file: name of the file without `.yaml`.
+        key: key path within the file.
+        value: new value.
+    """
 
     text: str
     file: str
@@ -28,24 +35,30 @@ class Override:
 
     @property
     def origin(self) -> str:
-        """How messages name it."""
+        """Return the name of the override in messages."""
         return _format_origin(self.text)
 
 
 def parse_override(text: str) -> Override:
-    """Read one `file.key=value`.
+    """Parse one `file.key=value`.
 
     Raises:
-        ScenarioError: no `=`, a file that is none of a scenario's, or a value that is not YAML.
+        ScenarioError: there is no `=`, the file is not one of a scenario's, or the value is not
+            YAML.
     """
     path, equals, written = text.partition("=")
     file, *parts = path.strip().split(".")
     if not equals or not all(parts):
         raise _create_error(
-            text, path, "an override is file.key=value", "such as --set workload.batch_size=64"
+            text,
+            path,
+            "an override must be written file.key=value",
+            "for example --set workload.batch_size=64",
         )
     if len(parts) > MAX_DEPTH:
-        raise _create_error(text, "", f"a key path has at most {MAX_DEPTH} parts", "shorten it")
+        raise _create_error(
+            text, "", f"a key path must have at most {MAX_DEPTH} parts", "use a shorter path"
+        )
     if file not in SCENARIO_FILES:
         raise _create_error(
             text, file, "not a file of a scenario", f"the files are {', '.join(SCENARIO_FILES)}"
@@ -60,15 +73,16 @@ def parse_override(text: str) -> Override:
 
 
 def apply_overrides(source: YamlSource, overrides: Sequence[Override]) -> YamlSource:
-    """The source as if the overrides stood in the file; a later one wins.
+    """Return the source as if the overrides were part of the file; a later one wins.
+
+    A model validates new keys later.
 
     Args:
         source: a parsed scenario file.
-        overrides: those meant for this file.
+        overrides: overrides of this file.
 
     Raises:
-        ScenarioError: a key path that leads through a plain value or past the end of a list.
-            Whether a new key is a legal one is the model's to say.
+        ScenarioError: a key path leads through a plain value or past the end of a list.
     """
     for override in overrides:
         source = _apply_override(source, override)
@@ -77,6 +91,7 @@ def apply_overrides(source: YamlSource, overrides: Sequence[Override]) -> YamlSo
 
 def _apply_override(source: YamlSource, override: Override) -> YamlSource:
     value, key = _replace_value(source.value, override.key, override)
+    # The replaced value has no place in the file, nor has anything below it.
     places = {
         written: place for written, place in source.positions.items() if written[: len(key)] != key
     }
@@ -87,8 +102,9 @@ def _apply_override(source: YamlSource, override: Override) -> YamlSource:
 
 
 def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlValue, KeyPath]:
-    """`value` with the override's at `key` below it, and `key` as the file would spell it (`1` may
-    be text or a position).
+    """Return `value` with the override's value at `key`, and `key` as spelled in the file.
+
+    A part such as `1` may be a text key or a position; the file's value decides.
     """
     if not key:
         return override.value, ()
@@ -106,7 +122,7 @@ def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[
                 override.text,
                 str(part),
                 rule,
-                "give the position of one of them, or the next to append",
+                "give the position of an entry, or the next position to append one",
             )
         inner, spelled = _replace_value(value[part] if part < len(value) else None, below, override)
         return [*value[:part], inner, *value[part + 1 :]], (part, *spelled)
@@ -114,8 +130,8 @@ def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[
     raise _create_error(
         override.text,
         path,
-        "a plain value, which has no keys",
-        "set it as a whole, such as key={a: 1}",
+        "this is a plain value, so it has no keys",
+        "replace the whole value, for example key={a: 1}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run of a scenario would do, as values, text and JSON; nothing is started."""
+"""Description of a run as values, text and JSON, before anything is started."""
 
 from __future__ import annotations
 
@@ -32,18 +32,24 @@ from laggard.scenario.load import Scenario
 from laggard.workloads.validate import EVALUATIONS_TO_STOP
 
 RESERVED_CORES = 0.5
-"""Kept free for the link emulator, what holds the shares, the controller and the samplers."""
+"""Cores reserved for the link emulator, the share controller, the controller and the samplers."""
 
 ASYNC_RESERVED_SHARE = 0.35
-"""Of every core, kept free besides where workers go each at its own pace: none of them ever waits
-for long, so that nothing of what is planned for them is left to those who exchange and evaluate
-their models meanwhile."""
+"""Fraction of every core that is additionally reserved for asynchronous strategies.
+
+Asynchronous workers never wait for long, so they use all the CPU time that is planned for them.
+The processes that exchange and evaluate their models meanwhile need CPU time of their own.
+"""
 
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """What a plan needs to know of the machine: the cores that may be used, and what would shape
-    the links.
+    """Properties of this machine that a plan needs.
+
+    Attributes:
+        cores: usable cores.
+        links: backend that would shape the links.
+        reserved_cores: number of cores that are not for hosts.
     """
 
     cores: tuple[int, ...]
@@ -52,13 +58,25 @@ class LocalMachine:
 
     @classmethod
     def detect(cls) -> LocalMachine:
-        """This machine; tries netem in a network namespace that ends with the attempt."""
+        """Detect this machine's properties.
+
+        It tries netem in a temporary network namespace.
+        """
         return cls(usable_cores(), choose_backend("auto"))
 
 
 class PlannedHost(Record):
-    """One host: its share of one core (virtual), the core it would compute on, the ranks it
-    carries, its drive's limits, its memory.
+    """One host of a planned run.
+
+    Attributes:
+        name: name of the host.
+        layer: tier of the host.
+        address: IPv4 address.
+        cpu_share: virtual share of one core.
+        core: core that it would compute on.
+        ranks: ranks on this host.
+        storage: limits of its drive as text; empty for none.
+        memory_bytes: memory limit; None for none.
     """
 
     name: str
@@ -72,8 +90,9 @@ class PlannedHost(Record):
 
 
 class PlannedLink(Record):
-    """Alike ordered host pairs between two tiers, and what one flow alone should see there (virtual
-    units).
+    """Ordered host pairs of two tiers with the same constraints.
+
+    The values are those that one flow alone should experience, in virtual units.
     """
 
     src_layer: str
@@ -88,8 +107,15 @@ class PlannedLink(Record):
 
 
 class PlannedEvent(Record):
-    """One dynamic entry: when (virtual seconds, None where random or traced), on how many targets,
-    what becomes of them.
+    """One entry of `dynamic`.
+
+    Attributes:
+        at_s: beginning in virtual seconds; None for random and traced entries.
+        for_s: duration in virtual seconds; None for random and traced entries.
+        when: times as text.
+        targets: affected hosts or links as text.
+        count: number of affected hosts or links.
+        change: new values as text.
     """
 
     at_s: float | None
@@ -101,7 +127,7 @@ class PlannedEvent(Record):
 
 
 class RunPlan(Record):
-    """What `laggard plan` says."""
+    """Output of `laggard plan`."""
 
     scenario: str
     hosts: tuple[PlannedHost, ...]
@@ -124,11 +150,11 @@ class RunPlan(Record):
     reservation: SerializeAsAny[MachineDescription] | None = None
 
     def to_json(self) -> str:
-        """For machines."""
+        """Return the plan as JSON."""
         return self.model_dump_json(indent=2)
 
     def text(self) -> str:
-        """For people."""
+        """Return the plan as text for people."""
         return "\n".join(self._format_lines())
 
     def _format_lines(self) -> Iterator[str]:
@@ -151,23 +177,23 @@ class RunPlan(Record):
         yield from (f"warning: {warning}" for warning in self.warnings)
 
     def _format_local_machine(self) -> Iterator[str]:
-        yield "here"
+        yield "this machine"
         yield (
             "  links shaped by"
             f" {'the kernel (netem)' if self.backend == 'netem' else 'the userspace emulator'}"
         )
         speed_text = (
-            f"real time runs {self.dilation:.2f} times slower"
+            f"the emulation runs {self.dilation:.2f} times slower than real time"
             if self.dilation > 1
-            else "in real time"
+            else "the emulation runs in real time"
         )
         usable = f"{self.usable_cores:g} of them for the hosts"
-        shares = f"shares add up to {self.cpu_shares:g} cores of full speed"
-        cache_note = "hosts that are held back compute with cold caches"
+        shares = f"CPU shares add up to {self.cpu_shares:g} cores at full speed"
+        cache_note = "limited hosts compute with cold caches"
         load_text = (
             ""
             if self.cpu_load is None
-            else f", for which up to {self.cpu_load:g} are needed: {cache_note}"
+            else f", which need up to {self.cpu_load:g} cores, because {cache_note}"
         )
         yield f"  {self.cores} cores, {usable}; {speed_text}"
         yield f"  {shares}{load_text}"
@@ -176,7 +202,7 @@ class RunPlan(Record):
 def count_reserved_cores(
     scenario: Scenario, cores: int, min_reserved: float = RESERVED_CORES
 ) -> float:
-    """Cores of a machine that are not for hosts' shares."""
+    """Return the number of a machine's cores that are not available to hosts."""
     return min_reserved + (
         ASYNC_RESERVED_SHARE * cores
         if scenario.workload.strategy.sync_mode == "asynchronous"
@@ -185,11 +211,11 @@ def count_reserved_cores(
 
 
 def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> RunPlan:
-    """Describe a run.
+    """Describe a run on this machine.
 
     Args:
         scenario: a loaded scenario.
-        machine: where it would run; this one when absent.
+        machine: machine of the run; this one if None.
 
     Raises:
         InputError: the shares do not fit the machine.
@@ -202,6 +228,7 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
             "backend": machine.links,
             "cores": len(machine.cores),
             "dilation": round(cpu.dilation, 4),
+            # `dilation` is rounded for readers only; the load is computed from the exact value.
             "usable_cores": len(machine.cores) - reserved,
             "cpu_load": round(
                 sum(compute_load(share / cpu.dilation) for share in scenario.peak_shares.values()),
@@ -214,12 +241,12 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
 def plan_remote_run(
     scenario: Scenario, reservation: MachineDescription, addresses: Mapping[str, str]
 ) -> RunPlan:
-    """Describe a run on machines of the hosts' own.
+    """Describe a run in which each host is a machine of its own.
 
     Args:
         scenario: a loaded scenario.
-        reservation: the machines.
-        addresses: address of every host, by name; missing where it is not known yet.
+        reservation: description of the machines.
+        addresses: address of every host by name; hosts whose address is not known yet are missing.
     """
     run_plan = _create_run_plan(scenario, {})
     hosts = tuple(
@@ -229,7 +256,10 @@ def plan_remote_run(
 
 
 def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int]) -> RunPlan:
-    """What holds on every testbed, and netem in real time on machines of the hosts' own."""
+    """Create the part of the plan that is the same on every testbed.
+
+    The other fields are set for netem in real time on machines of the hosts' own.
+    """
     workload = scenario.workload
     return RunPlan(
         scenario=scenario.name,
@@ -287,6 +317,7 @@ def _list_links(scenario: Scenario) -> Iterator[PlannedLink]:
 
 
 def _plan_event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEvent:
+    """Describe one entry of `dynamic`, with the number of hosts or links that it affects."""
     timed = event if isinstance(event, TimedHostEvent | TimedLinkEvent) else None
     if isinstance(event, TimedHostEvent | RandomHostEvent):
         targets, count = event.hosts, len(select_hosts(event.hosts, scenario.hosts))
@@ -310,12 +341,12 @@ def _plan_event(scenario: Scenario, event: HostEvent | LinkEvent) -> PlannedEven
 
 def _format_time(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
-        return "all the time"
+        return "throughout the run"
     if isinstance(event, RandomHostEvent | RandomLinkEvent):
         scope = (
-            "each host at moments of its own"
+            "at different times on each host"
             if isinstance(event, RandomHostEvent)
-            else "all links at once"
+            else "at the same time on all links"
         )
         return (
             f"for {event.random.for_s:g} s in every {event.random.every_s:g} s, {scope} (seed"
@@ -341,12 +372,15 @@ def _format_change(event: HostEvent | LinkEvent) -> str:
     if isinstance(event, TraceEvent):
         return f"as in {Path(event.trace).name}"
     if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
-        return f"profile {event.profile}, up from {event.src}"
+        return f"profile {event.profile}, uplink from {event.src}"
     return _format_values(event)
 
 
 def _format_values(holder: HostEvent | LinkEvent | DriveLimits) -> str:
-    """What an event sets, or a drive is limited to; a latency of nothing limits nothing."""
+    """Format the values of an event or the limits of a drive.
+
+    A drive's latency of 0 is left out, because it limits nothing.
+    """
     values = [
         (name, unit, scale, getattr(holder, attribute, None))
         for attribute, name, unit, scale in _QUANTITIES

@@ -1,4 +1,4 @@
-"""`laggard init DIR`: a commented scenario to start from."""
+"""Commented scenario to start from, which `laggard init DIR` writes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ _SCHEMA_LINE = "# yaml-language-server: $schema="
 
 
 def write_scenario_template(folder: Path) -> None:
-    """Write the five files of the template, each naming its JSON Schema for editors.
+    """Write the five files of the template; each names its JSON Schema for editors.
 
     Args:
-        folder: made when missing; nothing in it is overwritten.
+        folder: folder to write to, created if missing; nothing in it is overwritten.
 
     Raises:
-        InputError: a file is there already, or the folder cannot be written.
+        InputError: a file exists already, or the folder cannot be written to.
     """
     existing = [name for name in SCENARIO_FILES if (folder / f"{name}.yaml").exists()]
     if existing:
         raise InputError(
-            f"{folder / existing[0]}.yaml is there already — give a folder that holds no scenario"
+            f"{folder / existing[0]}.yaml exists already and is not overwritten — give a folder"
+            " without a scenario"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,5 +40,5 @@ def write_scenario_template(folder: Path) -> None:
 
 
 def read_template(name: str) -> str:
-    """One file of the template, by name without `.yaml`."""
+    """Return one file of the template, by name without `.yaml`."""
     return (files("laggard.scenario") / "template" / f"{name}.yaml").read_text(encoding="utf-8")

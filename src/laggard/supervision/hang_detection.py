@@ -1,6 +1,4 @@
-"""Decides from the ranks' signs of life which one hangs; the same for ranks here and on far
-machines.
-"""
+"""Detection of hanging ranks from their signs of life, on this machine and on remote ones."""
 
 from __future__ import annotations
 
@@ -10,18 +8,25 @@ from dataclasses import dataclass, field
 from laggard.workloads.tracing.heartbeat import Beat, suspects
 
 IDLE_TIMEOUT_S = 15.0
-"""Virtual seconds that a worker may stand still without using its CPU before it counts as hung."""
+"""Virtual seconds without progress after which a worker that uses no CPU is hung."""
 
 BUSY_TIMEOUT_S = 600.0
-"""The same for a worker that computes."""
+"""Virtual seconds without progress after which a worker that computes is hung."""
 
+# A suspected rank is idle if it uses at most this fraction of a core for at least this many real
+# seconds.
 _MAX_IDLE_CPU = 0.02
 _MIN_IDLE_S = 2.0
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """A process as its kernel sees it: CPU seconds used so far, and whether somebody stopped it."""
+    """State of a process according to its kernel.
+
+    Attributes:
+        cpu_s: CPU seconds used so far.
+        stopped: whether a signal has stopped the process.
+    """
 
     cpu_s: float
     stopped: bool
@@ -29,7 +34,7 @@ class ProcessState:
 
 @dataclass
 class HangDetector:
-    """Remembers who is suspected since when.
+    """Detector of hung ranks, which remembers since when each rank is suspected.
 
     Args:
         dilation: real seconds per virtual second.
@@ -41,15 +46,15 @@ class HangDetector:
     def find_hung_rank(
         self, beats: Sequence[Beat], now_ns: int, read_state: Callable[[int], ProcessState]
     ) -> Beat | None:
-        """The last beat of a rank that hangs; None while nobody does.
+        """Return the last beat of a hung rank; None if no rank hangs.
 
-        A rank that was stopped may have been waiting for others, as they now do for it: it comes
-        first.
+        A stopped rank is reported first, even if it is itself waiting: its peers wait for it now.
 
         Args:
-            beats: the last of every rank, in rank order.
-            now_ns: on the beats' clock.
-            read_state: of a rank's process; asked only once somebody is suspected.
+            beats: last beat of every rank, in rank order.
+            now_ns: current time on the beats' clock.
+            read_state: function that reads the state of a rank's process; called only if a rank is
+                suspected.
         """
         suspected = suspects(beats, now_ns, IDLE_TIMEOUT_S * self.dilation)
         used = {rank: read_state(rank).cpu_s for rank in suspected}
@@ -64,14 +69,14 @@ class HangDetector:
         return beats[found[0]] if found else None
 
     def _update_idle_since(self, rank: int, now_ns: int, cpu_s: float) -> tuple[int, float]:
-        """Since when a rank has used no CPU to speak of, and how much it had used then."""
+        """Return since when a rank has used almost no CPU, and its CPU seconds at that time."""
         since_ns, before_s = self._suspected.get(rank, (now_ns, cpu_s))
         busy = cpu_s - before_s > _MAX_IDLE_CPU * max(1.0, (now_ns - since_ns) / 1e9)
         return (now_ns, cpu_s) if busy else (since_ns, before_s)
 
 
 def format_hang(beat: Beat, now_ns: int) -> str:
-    """Where a hung rank stands, and for how long it has."""
+    """Describe the position of a hung rank and the time since its last beat."""
     return (
         f"hangs: in phase {beat.phase} of step {beat.step} for"
         f" {(now_ns - beat.time_ns) / 1e9:.0f} s"
@@ -79,7 +84,7 @@ def format_hang(beat: Beat, now_ns: int) -> str:
 
 
 def read_process_state(pid: int) -> ProcessState:
-    """Of a process of this machine; one that has gone has used nothing."""
+    """Read the state of a process of this machine; a process that is gone has used no CPU."""
     import psutil
 
     try:

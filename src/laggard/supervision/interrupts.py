@@ -1,4 +1,4 @@
-"""What is under way ends in order when it is told to by a signal."""
+"""Orderly end of the current work after a termination signal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP end what is under way as Ctrl-C does; further ones do
-    not stop what puts things in order then (machines are given back).
+    """Raise KeyboardInterrupt in the body at the first SIGINT, SIGTERM or SIGHUP.
 
-    What is ignored already, as SIGHUP is under nohup(1), stays so. Children that a library forks
-    meanwhile inherit the handlers, and would unwind this process's stack when they are ended, and
-    write its record anew: there a signal does what it does to any process. (execo forks one, which
-    is ended after this process.)
+    Further signals are ignored, so that they do not stop the cleanup (machines are given back). A
+    signal that is already ignored, such as SIGHUP under nohup(1), stays ignored.
+
+    Children that a library forks meanwhile inherit the handlers. Without the check of the process
+    ID, a signal to such a child would unwind a copy of this process's stack and write its record
+    again. In a child, the signal therefore has its default effect. (execo forks such a child,
+    which is ended after this process.)
     """
     own_pid = os.getpid()
 

@@ -1,13 +1,16 @@
-"""Failures that follow from the failure of a peer."""
+"""Recognition of failures that follow from the failure of a peer."""
 
 from __future__ import annotations
 
 BLAME_GRACE_S = 0.5
-"""How long to listen, after a first death, for the one that caused it: its peers die of the broken
-connection."""
+"""Seconds to wait, after the first death, for the process that caused it.
+
+A failed worker's peers die of the broken connection, sometimes before its own death is noticed.
+"""
 
 
 def is_peer_failure(last_words: str) -> bool:
-    """Whether a process died because a peer had died before."""
+    """Return whether a process died because a peer had died before it."""
+    # Parts of error messages about a lost connection, in lower case.
     signs = ("connection closed by peer", "connection reset", "broken pipe")
     return any(sign in last_words.lower() for sign in signs)

@@ -88,7 +88,7 @@ _VERDICTS: dict[Verdict, str] = {
     "good": "good: this machine emulates every quantity within its tolerance",
     "out of tolerance": (
         "out of tolerance: on a quiet machine, the quantities marked NO exceed their tolerance —"
-        " request lower rates or fewer hosts, or raise --dilation"
+        " request lower rates or fewer hosts, or give `laggard run` a larger --dilation"
     ),
     "not quiet": (
         "not quiet: this machine was never quiet, so the result is not conclusive — end other"

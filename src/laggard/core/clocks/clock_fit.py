@@ -1,44 +1,49 @@
-"""What one machine's clock says in the time of another's, and how wrong that can be at most.
+"""Map from one machine's clock to another's, with a guaranteed bound on its error.
 
 Every node stamps its spans with its own CLOCK_MONOTONIC. To compare them, a node exchanges small
 messages with one reference node, and `fit_clock` turns the stamps into a map from local to
 reference time with a bound on its error.
 
-Only one thing is taken for granted of the network: no message arrives before it was sent. A request
-sent at local t1 and received at reference t2 then says that the offset (reference minus local) was
-at most t2 - t1 at t1; its answer, sent at reference t3 and received at local t4, that it was at
-least t3 - t4 at t4. Nothing is assumed of the delays, neither symmetry nor a distribution. With a
-constant drift the offset is a line a + b t below all upper points and above all lower ones; all
-such lines form a convex polygon, and at each time the middle between the highest and the lowest of
-them is the estimate with the smallest possible worst error, which is half their distance:
+The only assumption about the network is that no message arrives before it was sent. Take a request
+sent at local time t1 and received at reference time t2. It shows that the offset (reference minus
+local) was at most t2 - t1 at t1. The answer, sent at reference time t3 and received at local time
+t4, shows that the offset was at least t3 - t4 at t4. Delays need be neither symmetric nor of any
+distribution.
 
-    A. Duda, G. Harrus, Y. Haddad, G. Bernard, "Estimating global time in distributed systems",
-    ICDCS 1987 S. Moon, P. Skelly, D. Towsley, "Estimation and removal of clock skew from network
-    delay measurements", INFOCOM 1999 J.-M. Berthaud, "Time synchronization over networks using
-    convex closures", IEEE/ACM Trans. Networking 8(2), 2000
+With a constant drift the offset is a line a + b t, below all upper points and above all lower
+ones. All such lines form a convex polygon. At each time, the middle between the highest and the
+lowest line is the estimate with the smallest possible worst error, which is half their distance:
 
-No exchange needs to be filtered out: each can only remove lines from the set, so one that queued
-for long removes none, and never widens the bound.
+- A. Duda, G. Harrus, Y. Haddad, G. Bernard, "Estimating global time in distributed systems", ICDCS
+  1987
+- S. Moon, P. Skelly, D. Towsley, "Estimation and removal of clock skew from network delay
+  measurements", INFOCOM 1999
+- J.-M. Berthaud, "Time synchronization over networks using convex closures", IEEE/ACM Trans.
+  Networking 8(2), 2000
 
-No real clock keeps its drift for ever. There are three models, the wider ones only for where the
-narrower is contradicted:
+No exchange needs to be filtered out, because an exchange can only remove lines from the set. One
+that was queued for a long time removes none, and never widens the bound.
 
-*steady*    the drift stays within `wander_ppm` of a constant (unsteered oscillators stay within 0.1
-            ppm: D. Veitch, J. Ridoux,
-            S. Korada, "Robust synchronization of absolute and difference clocks over networks",
-            IEEE/ACM Trans. Networking 17(2), 2009);
-*changing*  the drift is anything within `drift_limit_ppm`: around a change of the drift (NTP's
-            slewing, temperature);
-*jumped*    no clock runs backwards: around a jump (a suspended machine, whose
-            CLOCK_MONOTONIC stands still). These
-            intervals are `ClockFit.suspect_intervals`.
+No real clock has a constant drift forever. There are three models; a wider one applies only where
+the exchanges contradict the narrower one:
 
-Where a change is, is not guessed. With the fewest pieces that fit, pieces made as long as possible
-from the left tell the latest place of each change, and from the right the earliest; between the two
-the wider model holds, and what was observed there tells nothing about the pieces on either side. A
-change too small to contradict any exchange cannot be told; it moves the truth out of the bound by
-less than the round trips around it. A `wander_ppm` equal to `drift_limit_ppm` gives a bound that
-holds through all such changes too, but is wider between exchanges.
+- *steady*: the drift stays within `wander_ppm` of a constant. Oscillators that nobody steers stay
+  within 0.1 ppm (D. Veitch, J. Ridoux, S. Korada, "Robust synchronization of absolute and
+  difference clocks over networks", IEEE/ACM Trans. Networking 17(2), 2009).
+- *changing*: the drift is anything within `drift_limit_ppm`. This model covers the time around a
+  change of the drift (NTP's slewing, temperature).
+- *jumped*: the only rule is that no clock runs backwards. This model covers the time around a
+  jump, such as that of a suspended machine, whose CLOCK_MONOTONIC stands still. These intervals
+  are `ClockFit.suspect_intervals`.
+
+The time of a change is not guessed. The drift is divided into the fewest pieces that fit. Pieces
+made as long as possible from the left give the latest place of each change, and pieces made from
+the right give the earliest. Between the two places the wider model applies, and observations made
+there say nothing about the pieces on either side.
+
+A change that is too small to contradict any exchange cannot be detected. It moves the truth out of
+the bound by less than the round trips around it. A `wander_ppm` equal to `drift_limit_ppm` gives a
+bound that includes all such changes, but is wider between exchanges.
 """
 
 from __future__ import annotations
@@ -75,14 +80,17 @@ __all__ = [
 ]
 
 DRIFT_LIMIT_PPM = 500.0
-"""How much faster or slower than the reference a clock can run: the most that ntpd steers by, far
-above any oscillator.
+"""Largest speed difference between a clock and the reference.
 
-Clocks that chrony or two daemons steer apart even faster show as jumps."""
+ntpd steers a clock by at most this much, and it is far above any oscillator's error. A clock that
+chrony, or two daemons at once, steer even faster appears to jump.
+"""
 
 WANDER_PPM = 1.0
-"""How far the drift of a clock that nobody steers may stray from its mean: ten times what was
-published for PCs."""
+"""Largest deviation of an unsteered clock's drift from its mean.
+
+It is ten times the value published for PCs.
+"""
 
 _READING_NS = 1.0
 
@@ -91,14 +99,14 @@ Nanoseconds = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DriftPiece:
-    """A stretch of local time through which the drift was steady.
+    """Stretch of local time during which the drift was steady.
 
     Attributes:
-        start_ns: its first observation, in local time.
-        end_ns: its last.
-        drift_ppm: how much faster than the local clock the reference ran, in the middle of what is
-            possible.
-        drift_error_ppm: how far from that the mean drift can have been.
+        start_ns: local time of its first observation.
+        end_ns: local time of its last observation.
+        drift_ppm: by how much the reference ran faster than the local clock; the middle of the
+            possible range.
+        drift_error_ppm: largest possible distance of the mean drift from `drift_ppm`.
     """
 
     start_ns: int
@@ -109,16 +117,17 @@ class DriftPiece:
 
 @dataclass(frozen=True, eq=False)
 class ClockFit:
-    """The map from a machine's own clock to the reference's; monotone, and defined for every time.
+    """Map from a machine's own clock to the reference's; monotone, and defined for every time.
 
     Attributes:
-        origin_ns: the local time that `curve` counts from.
-        offset_ns: the offset that `curve` counts from; near the true one at the origin.
-        drift_pieces: where the drift was steady, in order; between two of them it changed,
-            somewhere.
-        suspect_intervals: local times (first, last) between which the clock jumped: what was
-            observed before and after cannot both be true, whatever the drift did within its limit.
-        exchange_count: how many the fit was made from.
+        origin_ns: local time that `curve` counts from.
+        offset_ns: offset that `curve` counts from, close to the true offset at the origin.
+        drift_pieces: stretches of steady drift, in order; the drift changed somewhere between two
+            of them.
+        suspect_intervals: local times (first, last) between which the clock jumped. The
+            observations before and after such an interval contradict each other for every drift
+            within the limit.
+        exchange_count: number of exchanges that the fit was made from.
         curve: estimate and bounds.
     """
 
@@ -131,19 +140,19 @@ class ClockFit:
 
     @classmethod
     def identity(cls) -> Self:
-        """The reference's own clock, which is exact."""
+        """Return the map of the reference's own clock, which is exact."""
         zero = np.zeros(1)
         return cls(
             0, 0, (), (), 0, OffsetCurve(zero, zero, zero, zero, zero, (0.0, 0.0), (0.0, 0.0))
         )
 
     def to_reference(self, local_ns: Nanoseconds) -> Nanoseconds:
-        """Reference time of local times, both in ns of CLOCK_MONOTONIC."""
+        """Convert local times to reference times, both in ns of CLOCK_MONOTONIC."""
         reference_times = self.curve.reference_at(self._relative(local_ns))
         return np.int64(self.origin_ns + self.offset_ns) + _round_to_ns(reference_times)
 
     def to_local(self, reference_ns: Nanoseconds) -> Nanoseconds:
-        """Local time of reference times: the inverse of `to_reference`, to 1 ns."""
+        """Convert reference times to local times; the inverse of `to_reference`, to 1 ns."""
         reference = np.asarray(reference_ns, dtype=np.int64) - np.int64(
             self.origin_ns + self.offset_ns
         )
@@ -152,21 +161,19 @@ class ClockFit:
         )
 
     def offset_at(self, local_ns: Nanoseconds) -> Nanoseconds:
-        """Reference minus local, in ns, at local times."""
+        """Return reference minus local time, in ns, at local times."""
         return self.to_reference(local_ns) - np.asarray(local_ns, dtype=np.int64)
 
     def error_ns(self, local_ns: Nanoseconds) -> Nanoseconds:
-        """How far from the truth `to_reference` and `offset_at` are at most, in ns, at local times.
+        """Return the largest error of `to_reference` and `offset_at` at local times, in ns.
 
-        Beyond the observed times the bound grows with the uncertainty of the drift there.
+        Outside the observed times the bound grows with the uncertainty of the drift there.
         """
-        # One more, since the estimate is rounded to whole nanoseconds.
+        # 1 ns more, because the estimate is rounded to whole nanoseconds.
         return _round_to_ns(np.ceil(self.curve.error_at(self._relative(local_ns)))) + 1
 
     def is_suspect(self, local_ns: Nanoseconds, threshold_ns: int) -> Bools:
-        """Which local times cannot be trusted: within a jump, or with an error bound above
-        `threshold_ns`.
-        """
+        """Mark local times within a jump or with an error bound above `threshold_ns`."""
         local = np.asarray(local_ns, dtype=np.int64)
         found = self.error_ns(local) > threshold_ns
         if self.suspect_intervals:
@@ -176,8 +183,9 @@ class ClockFit:
         return found
 
     def span_flags(self, start_ns: Nanoseconds, threshold_ns: int) -> NDArray[np.uint8]:
-        """`Flag.CLOCK_SUSPECT` for spans that begin at suspect local times, else 0: to be or-ed
-        into the column `flags`.
+        """Return `Flag.CLOCK_SUSPECT` for spans that begin at suspect local times, else 0.
+
+        The result can be combined with the column `flags` by a bitwise or.
         """
         flags = np.where(
             self.is_suspect(start_ns, threshold_ns), int(Flag.CLOCK_SUSPECT), int(Flag.NONE)
@@ -198,33 +206,36 @@ def fit_clock(
     drift_limit_ppm: float = DRIFT_LIMIT_PPM,
     wander_ppm: float = WANDER_PPM,
 ) -> ClockFit:
-    """Everything that the exchanges allow about the local clock.
+    """Fit the local clock to the reference, using everything that the exchanges imply.
 
     Args:
-        exchanges: between the local machine and the reference, in any order, at least one.
-        drift_limit_ppm: the two clocks' speeds always differ by at most this.
-        wander_ppm: within a piece the drift stays this close to a constant; 0 for an ideal clock.
+        exchanges: exchanges between the local machine and the reference, in any order, at least
+            one.
+        drift_limit_ppm: largest difference between the two clocks' speeds at any time.
+        wander_ppm: largest deviation of the drift from a constant within one piece; 0 for an ideal
+            clock.
 
     Raises:
         LaggardError: there is no exchange, or the clock jumped within every single one.
+        ValueError: `wander_ppm` or `drift_limit_ppm` is out of range.
     """
     if not 0.0 <= wander_ppm <= drift_limit_ppm < 1e6 or drift_limit_ppm == 0.0:
         raise ValueError(
-            f"wander {wander_ppm} ppm, drift limit {drift_limit_ppm} ppm: 0 <= wander <= limit, 0 <"
-            " limit < 1e6"
+            f"wander {wander_ppm} ppm, drift limit {drift_limit_ppm} ppm: they must satisfy"
+            " 0 <= wander <= limit and 0 < limit < 1e6"
         )
     if not exchanges:
         raise LaggardError(
-            "no clock exchange was answered, and without one a machine's times mean nothing to the"
-            " others"
+            "no clock exchange was answered, so this machine's times cannot be compared with those"
+            " of other machines: check that it can reach the reference, then run again"
         )
     model = DriftModel(drift_limit_ppm * 1e-6, wander_ppm * 1e-6)
     points = _build_bounds(exchanges)
     parts = split_at_jumps(points, model.limit)
     if not parts:
         raise LaggardError(
-            f"none of {len(exchanges)} clock exchanges can be true if drift stays within"
-            f" {drift_limit_ppm:g} ppm: repeat them"
+            f"none of {len(exchanges)} clock exchanges can be true if the clocks' speeds differ by"
+            f" at most {drift_limit_ppm:g} ppm: repeat the exchanges"
         )
     bands = [compute_band(part, model) for part in parts]
     origin_ns = exchanges[0].sent_ns
@@ -246,8 +257,9 @@ def fit_clock(
 
 
 def _build_bounds(exchanges: Sequence[ClockExchange]) -> OffsetBounds:
-    """Bounds of the offset, relative to the first exchange: small integers, which floats hold
-    exactly.
+    """Return the bounds of the offset, relative to the first exchange.
+
+    Relative values are small integers, which floats hold exactly.
     """
     stamps = np.array(
         [(e.sent_ns, e.received_ns, e.answered_ns, e.returned_ns) for e in exchanges],
@@ -255,8 +267,8 @@ def _build_bounds(exchanges: Sequence[ClockExchange]) -> OffsetBounds:
     )
     sent, returned = stamps[:, 0] - stamps[0, 0], stamps[:, 3] - stamps[0, 0]
     received, answered = stamps[:, 1] - stamps[0, 1], stamps[:, 2] - stamps[0, 1]
-    # A reading is the true time without its fraction of a nanosecond, so a difference of two is off
-    # by up to one.
+    # A reading is the true time without its fraction of a nanosecond, so the difference of two
+    # readings is wrong by up to 1 ns.
     times = np.concatenate([sent, returned]).astype(np.float64)
     values = np.concatenate([received - sent + _READING_NS, answered - returned - _READING_NS])
     upper = np.arange(len(times)) < len(exchanges)
@@ -264,7 +276,7 @@ def _build_bounds(exchanges: Sequence[ClockExchange]) -> OffsetBounds:
 
 
 def _find_jumps(points: OffsetBounds, parts: Sequence[OffsetBounds]) -> list[tuple[float, float]]:
-    """What lies between the parts that have no jump, and before and after them all."""
+    """Return the intervals between the jump-free parts, and before and after all of them."""
     starts = [points.times[0], *(part.times[-1] for part in parts)]
     ends = [*(part.times[0] for part in parts), points.times[-1]]
     return [(first, last) for first, last in zip(starts, ends, strict=True) if first < last]

@@ -1,8 +1,7 @@
-"""How high and how low the offset between two clocks can have been, given what was observed of it:
-the geometry of `clocks`.
+"""Highest and lowest possible offset between two clocks: the geometry of `clock_fit`.
 
-Everything is relative to one origin, so that floats hold it exactly: times in ns of the local
-clock, offsets in ns, slopes in ns per ns.
+Everything is relative to one origin, so that floats hold it exactly. Times are in ns of the local
+clock, offsets in ns, and slopes in ns per ns.
 """
 
 from __future__ import annotations
@@ -18,16 +17,23 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+# Upper bounds are computed for blocks of times, each from at most this many points on either side:
+# that limits the size of the arrays.
 _WINDOW_POINTS = 512
 _BLOCK_POINTS = 256
+# The search for a maximum ends when it can improve by less than this.
 _CONVERGED_NS = 1e-3
+# A crossing of the bounds by less than this is a rounding error, not a contradiction.
 _CONTRADICTION_NS = 0.1
 
 
 @dataclass(frozen=True)
 class DriftModel:
-    """What the offset's slope can do: always within ± `limit`, and within a piece `wander` around
-    its mean.
+    """Limits of the offset's slope.
+
+    Attributes:
+        limit: largest absolute slope at any time.
+        wander: largest deviation of the slope from its mean within a piece of steady drift.
     """
 
     limit: float
@@ -36,7 +42,7 @@ class DriftModel:
 
 @dataclass(frozen=True, eq=False)
 class OffsetBounds:
-    """Bounds of the offset in order of time: from above where `upper`, else from below."""
+    """Bounds of the offset in order of time; `upper` marks the upper bounds."""
 
     times: Floats
     values: Floats
@@ -46,27 +52,28 @@ class OffsetBounds:
         return len(self.times)
 
     def where(self, chosen: slice | Bools | NDArray[np.intp]) -> OffsetBounds:
-        """Some of the points."""
+        """Select some of the points."""
         return OffsetBounds(self.times[chosen], self.values[chosen], self.upper[chosen])
 
     def reverse_time(self) -> OffsetBounds:
-        """The same points seen with time running backwards."""
+        """Return the same points with time running backwards."""
         return OffsetBounds(-self.times[::-1], self.values[::-1], self.upper[::-1])
 
     def negate_offsets(self) -> OffsetBounds:
-        """The same points seen with the offset's sign changed."""
+        """Return the same points with the opposite sign of the offset."""
         return OffsetBounds(self.times, -self.values, ~self.upper)
 
     @property
     def is_two_sided(self) -> bool:
-        """Whether the offset is bounded from above and below."""
+        """Return whether the offset is bounded both from above and from below."""
         return bool(self.upper.any() and not self.upper.all())
 
 
 @dataclass(frozen=True)
 class SteadyDriftRun:
-    """A piece of steady drift, from its first to its last observation, with its lowest and highest
-    mean slope.
+    """Piece of steady drift, with the lowest and the highest possible mean slope.
+
+    It extends from its first observation (`start`) to its last (`end`).
     """
 
     start: float
@@ -77,16 +84,16 @@ class SteadyDriftRun:
 
 @dataclass(frozen=True, eq=False)
 class OffsetBand:
-    """What the offset can have been between two jumps.
+    """Range of the possible offsets between two jumps.
 
     Attributes:
-        knots: times; at each the offset is between `low` and `high`.
-        low: at the knots.
-        high: at the knots.
-        wander: how far from its mean the slope can stray in the gap after each knot.
-        runs: the pieces of steady drift.
+        knots: times at which the range is given.
+        low: lowest possible offset at each knot.
+        high: highest possible offset at each knot.
+        wander: largest deviation of the slope from its mean in the gap after each knot.
+        runs: pieces of steady drift.
         slopes_before: lowest and highest slope before the first knot.
-        slopes_after: the same after the last.
+        slopes_after: lowest and highest slope after the last knot.
     """
 
     knots: Floats
@@ -100,16 +107,16 @@ class OffsetBand:
 
 @dataclass(frozen=True, eq=False)
 class OffsetCurve:
-    """An estimate of what the reference shows, for every local time, and its greatest error.
+    """Estimate of the reference's time for every local time, and the bound of its error.
 
     Attributes:
         knots: local times.
-        reference_times: what the reference showed then, relative to what it showed at the origin.
-        low: lowest offset at the knots.
-        high: highest.
-        wander: as of `OffsetBand`, infinite across a jump.
-        slopes_before: as of `OffsetBand`.
-        slopes_after: as of `OffsetBand`.
+        reference_times: reference's time at each knot, relative to its time at the origin.
+        low: lowest possible offset at each knot.
+        high: highest possible offset at each knot.
+        wander: as in `OffsetBand`; infinite across a jump.
+        slopes_before: as in `OffsetBand`.
+        slopes_after: as in `OffsetBand`.
     """
 
     knots: Floats
@@ -121,9 +128,9 @@ class OffsetCurve:
     slopes_after: tuple[float, float]
 
     def reference_at(self, times: Floats) -> Floats:
-        """What the reference shows at local times."""
-        # Interpolated as a whole, not as a sum with the offset: then rounding keeps it monotone
-        # where the reference stands still.
+        """Return the reference's time at local times."""
+        # The reference time itself is interpolated, not the offset: thus the result stays monotone
+        # after rounding even where the reference stands still.
         before, after = 1.0 + sum(self.slopes_before) / 2, 1.0 + sum(self.slopes_after) / 2
         reference_times = np.interp(times, self.knots, self.reference_times)
         reference_times += (
@@ -133,7 +140,7 @@ class OffsetCurve:
         return reference_times
 
     def local_at(self, reference_times: Floats) -> Floats:
-        """The local time at which the reference shows this."""
+        """Return the local times at which the reference shows the given times."""
         before, after = 1.0 + sum(self.slopes_before) / 2, 1.0 + sum(self.slopes_after) / 2
         times = np.interp(reference_times, self.reference_times, self.knots)
         times += (
@@ -143,22 +150,22 @@ class OffsetCurve:
         return times
 
     def error_at(self, times: Floats) -> Floats:
-        """Greatest distance of the truth from `reference_at`, at local times."""
+        """Return the largest possible error of `reference_at` at local times."""
         gap = np.clip(
             np.searchsorted(self.knots, times, "right") - 1, 0, max(len(self.knots) - 2, 0)
         )
         following = np.minimum(gap + 1, len(self.knots) - 1)
         since, until = times - self.knots[gap], self.knots[following] - times
         jumped = np.isinf(self.wander[gap])
-        # A curve whose slope stays within c ± w leaves the chord between its ends by at most 2 w x
-        # (d - x) / d.
+        # A curve of length d whose slope stays within c ± w deviates from the chord between its
+        # ends by at most 2 w x (d - x) / d at distance x.
         within = np.maximum(since, 0.0) * np.maximum(until, 0.0)
         sag = (
             2.0 * np.where(jumped, 0.0, self.wander[gap]) * within / np.maximum(since + until, 1.0)
         )
         high = np.interp(times, self.knots, self.high) + sag
         low = np.interp(times, self.knots, self.low) - sag
-        # Across a jump only this is left: neither clock ran backwards.
+        # Across a jump the only remaining fact is that neither clock ran backwards.
         inside = jumped & (since > 0) & (until > 0)
         high = np.where(inside, self.high[following] + until, high)
         low = np.where(inside, self.low[gap] - since, low)
@@ -173,8 +180,10 @@ class OffsetCurve:
 
 
 def split_at_jumps(points: OffsetBounds, limit: float) -> list[OffsetBounds]:
-    """The points between jumps: those of each segment are fitted by a curve whose slope is always
-    within ± limit.
+    """Divide the points at jumps of the clock.
+
+    Some curve whose slope is always within ± limit fits all points of one part. Parts that are
+    bounded from one side only are left out.
     """
     runs = _find_certain_runs(points, lambda rest: _count_within_any_drift(rest, limit))
     parts = [points.where(slice(first, end)) for first, end in runs if first < end]
@@ -182,7 +191,7 @@ def split_at_jumps(points: OffsetBounds, limit: float) -> list[OffsetBounds]:
 
 
 def compute_band(segment: OffsetBounds, model: DriftModel) -> OffsetBand:
-    """What the points between two jumps allow."""
+    """Compute the range of possible offsets from the points between two jumps."""
     points = _select_essential(segment, model.limit)
     knots = np.unique(points.times)
     any_high, any_low = _bound_any_drift(knots, points, model.limit)
@@ -210,8 +219,8 @@ def compute_band(segment: OffsetBounds, model: DriftModel) -> OffsetBand:
         -_propagate_bounds(knots, -low, model.limit),
     )
     if (high < low - _CONTRADICTION_NS).any():
-        # Steady pieces that no permitted drift can join: there were more changes than the fewest
-        # that fit.
+        # No permitted drift can join the steady pieces, so the drift changed more often than the
+        # fewest pieces that fit suggest: only the drift limit is certain.
         high, low, wander = any_high, any_low, np.full(len(knots), model.limit)
     before = (runs[0].low - model.wander, runs[0].high + model.wander)
     after = (runs[-1].low - model.wander, runs[-1].high + model.wander)
@@ -219,7 +228,7 @@ def compute_band(segment: OffsetBounds, model: DriftModel) -> OffsetBand:
 
 
 def join_bands(bands: Sequence[OffsetBand]) -> OffsetCurve:
-    """One curve through the middle of all bands, jumps between them."""
+    """Join all bands into one curve through their middles, with jumps between them."""
     knots = np.concatenate([part.knots for part in bands])
     low, high = (
         np.concatenate([part.low for part in bands]),
@@ -228,8 +237,8 @@ def join_bands(bands: Sequence[OffsetBand]) -> OffsetCurve:
     wander = np.concatenate([part.wander for part in bands])
     ends = list(itertools.accumulate(len(part.knots) for part in bands))
     wander[[end - 1 for end in ends[:-1]]] = np.inf
-    # Within a band slopes are far above -1; only from one band to the next could the reference seem
-    # to run backwards.
+    # Within a band slopes are far above -1. Only between two bands could the reference seem to run
+    # backwards, which the running maximum prevents.
     reference_times = np.maximum.accumulate(knots + np.rint((low + high) / 2))
     return OffsetCurve(
         knots, reference_times, low, high, wander, bands[0].slopes_before, bands[-1].slopes_after
@@ -239,12 +248,12 @@ def join_bands(bands: Sequence[OffsetBand]) -> OffsetCurve:
 def _find_certain_runs(
     points: OffsetBounds, reach: Callable[[OffsetBounds], int]
 ) -> Iterator[tuple[int, int]]:
-    """Positions (first, end) that belong to each of the fewest runs that `reach` allows, wherever
-    exactly the runs meet.
+    """Yield the positions (first, end) that certainly belong to each run of the shortest division.
 
-    Runs made as long as possible from the left end as late as any division into so few can have
-    them end, and from the right begin as early; a run is sure of what lies between. It may be sure
-    of nothing.
+    The division has the fewest runs that `reach` allows; the exact places where its runs meet are
+    unknown. Runs made as long as possible from the left end as late as in any such division, and
+    runs made from the right begin as early as in any. The positions between the two are certain. A
+    run may have no certain position (first >= end).
     """
     starts = [0, *_find_cuts(points, reach)]
     ends = [
@@ -263,7 +272,7 @@ def _find_cuts(points: OffsetBounds, reach: Callable[[OffsetBounds], int]) -> li
 
 
 def _count_within_any_drift(points: OffsetBounds, limit: float) -> int:
-    """How many of the first points some curve fits whose slope is always within ± limit."""
+    """Count the leading points that fit a curve whose slope is always within ± limit."""
     grown = points.times * limit
     above = np.where(points.upper, points.values, np.inf)
     below = np.where(points.upper, -np.inf, points.values)
@@ -273,8 +282,9 @@ def _count_within_any_drift(points: OffsetBounds, limit: float) -> int:
 
 
 def _select_essential(points: OffsetBounds, limit: float) -> OffsetBounds:
-    """The first and last point, and those that no other one implies, given that slopes are within ±
-    limit.
+    """Select the first and last point, and all points that no other point implies.
+
+    One point implies another if the slope limit alone makes its bound at least as tight.
     """
     kept = np.zeros(len(points), dtype=np.bool_)
     kept[[0, -1]] = True
@@ -284,8 +294,9 @@ def _select_essential(points: OffsetBounds, limit: float) -> OffsetBounds:
 
 
 def _find_undercutting(grown: Floats, values: Floats) -> Bools:
-    """Which upper bounds are implied neither by an earlier nor by a later one; of equal ones the
-    first is not.
+    """Mark the upper bounds that neither an earlier nor a later one implies.
+
+    Of equal bounds, only the first is marked.
     """
     from_left, from_right = values - grown, (values + grown)[::-1]
     before = np.minimum.accumulate(np.concatenate([[np.inf], from_left[:-1]]))
@@ -294,7 +305,7 @@ def _find_undercutting(grown: Floats, values: Floats) -> Bools:
 
 
 def _bound_any_drift(knots: Floats, points: OffsetBounds, limit: float) -> tuple[Floats, Floats]:
-    """Highest and lowest offset at every knot if the drift did anything within its limit."""
+    """Return the highest and lowest offset at every knot for any drift within its limit."""
     high, low = np.full(len(knots), np.inf), np.full(len(knots), -np.inf)
     at = np.searchsorted(knots, points.times)
     np.minimum.at(high, at[points.upper], points.values[points.upper])
@@ -303,7 +314,7 @@ def _bound_any_drift(knots: Floats, points: OffsetBounds, limit: float) -> tuple
 
 
 def _propagate_bounds(knots: Floats, high: Floats, limit: float) -> Floats:
-    """Upper bounds at knots, each lowered to what its neighbours allow."""
+    """Lower each upper bound to the highest value that the bounds at other knots allow."""
     grown = knots * limit
     from_left = np.minimum.accumulate(high - grown) + grown
     from_right = np.minimum.accumulate((high + grown)[::-1])[::-1] - grown
@@ -311,18 +322,19 @@ def _propagate_bounds(knots: Floats, high: Floats, limit: float) -> Floats:
 
 
 class _LowerHull:
-    """Points from left to right that some line touches from below: the vertices of their lower
-    convex hull.
+    """Lower convex hull of points that are added from left to right.
 
-    In integers, so that no vertex is lost by rounding, and both directions of time find the same.
+    Its vertices are the points that some line touches from below. They are integers, so that
+    rounding loses no vertex and both directions of time find the same ones.
     """
 
     def __init__(self) -> None:
         self._vertices: list[tuple[int, int]] = []
 
     def add(self, time: int, value: int) -> None:
-        """Add a point that is not earlier than any before (A. M. Andrew, Information Processing
-        Letters 9(5), 1979).
+        """Add a point that is not earlier than the points before it.
+
+        Source: A. M. Andrew, Information Processing Letters 9(5), 1979.
         """
         vertices = self._vertices
         if vertices and vertices[-1][0] == time:
@@ -337,11 +349,12 @@ class _LowerHull:
         vertices.append((time, value))
 
     def find_steepest_slope(self, time: int, value: int) -> float:
-        """The greatest slope of a line from any of the points to a later one; minus infinity
-        without points.
+        """Return the greatest slope of a line from any of the points to a later one.
+
+        It is minus infinity if there are no points.
         """
         best = -math.inf
-        # Along a convex hull these slopes rise and then fall.
+        # Along a convex hull these slopes rise and then fall, so the search can stop at the top.
         for t, v in reversed(self._vertices):
             slope = (value - v) / (time - t)
             if slope < best:
@@ -351,12 +364,15 @@ class _LowerHull:
 
 
 def _fit_steady_drift(points: OffsetBounds, model: DriftModel) -> tuple[int, float, float]:
-    """How many of the first points a curve of steady drift fits, and the lowest and highest mean
-    slope that it can have.
+    """Count the leading points that a curve of steady drift fits, and bound its mean slope.
 
-    An earlier upper and a later lower point bound the mean slope from below by the slope of the
-    line through both, less the wander; the other way round from above. By Helly's theorem in one
-    dimension these bounds of pairs are all there are.
+    An earlier upper point and a later lower point bound the mean slope from below: by the slope of
+    the line through both, minus the wander. An earlier lower and a later upper point bound it from
+    above in the same way. By Helly's theorem in one dimension, no other bounds exist than these of
+    pairs.
+
+    Returns:
+        The number of points, and the lowest and highest possible mean slope.
     """
     lowers, uppers = _LowerHull(), _LowerHull()
     low, high = model.wander - model.limit, model.limit - model.wander
@@ -369,7 +385,8 @@ def _fit_steady_drift(points: OffsetBounds, model: DriftModel) -> tuple[int, flo
     )
     for i, (time, value, upper) in enumerate(rows):
         if same_instant and same_instant[0][0] < time:
-            # Only now, since points of one instant say nothing about the slope.
+            # Points of one instant say nothing about the slope between them, so they enter the
+            # hulls together when time has moved on.
             for t, v, is_upper in same_instant:
                 uppers.add(t, v) if is_upper else lowers.add(t, -v)
             same_instant.clear()
@@ -387,8 +404,9 @@ def _fit_steady_drift(points: OffsetBounds, model: DriftModel) -> tuple[int, flo
 def _compute_upper_bound(
     points: OffsetBounds, at: Floats, low: float, high: float, model: DriftModel
 ) -> Floats:
-    """The highest offset at times `at` of a curve of steady drift below all upper points, its mean
-    slope within low to high.
+    """Return the highest possible offset at times `at` for a curve of steady drift.
+
+    The curve is below all upper points, and its mean slope is between `low` and `high`.
     """
     upper = points.where(points.upper)
     highest = np.full(len(at), np.inf)
@@ -396,8 +414,8 @@ def _compute_upper_bound(
         return highest
     for start in range(0, len(at), _BLOCK_POINTS):
         block = at[start : start + _BLOCK_POINTS]
-        # Points far away add little to what the range of the slope says, and leaving some out only
-        # widens the bound.
+        # Distant points add little to the information in the slope's range. Leaving some out can
+        # only widen the bound, so the result stays correct.
         middle = int(np.searchsorted(upper.times, block[len(block) // 2]))
         near = upper.where(slice(max(middle - _WINDOW_POINTS, 0), middle + _WINDOW_POINTS))
         run = block[:, None] - near.times
@@ -408,11 +426,12 @@ def _compute_upper_bound(
 
 
 def _maximize_lower_envelope(slopes: Floats, starts: Floats, low: float, high: float) -> Floats:
-    """For each row the maximum over b in low to high of the least of its lines `starts + slopes b`.
+    """Return, for each row, the maximum over b in [low, high] of the lowest line.
 
-    Kelley's cutting planes (1960): a rising and a falling line bound the maximum by where they
-    cross; while another line is lower there, it takes the place of one of them. Every value on the
-    way is a bound, so ending early would be safe.
+    The lines of a row are `starts + slopes b`. The method is Kelley's cutting planes (1960): a
+    rising and a falling line bound the maximum by the value at which they cross. While another
+    line is lower there, it replaces one of the two. Every intermediate value is a valid bound, so
+    an early end would be safe.
     """
     rows = np.arange(len(slopes))
     rising = np.argmin(starts + slopes * low, axis=1)

@@ -1,5 +1,7 @@
-"""One clock exchange, as nodes make and send it; without numpy, whose threads a process that forks
-must not have.
+"""One clock exchange, as nodes make and send it.
+
+This module does not import numpy, because numpy starts threads, and a process that forks must not
+have any.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ _LARGEST_NS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class ClockExchange:
-    """One request to the reference and its answer, in nanoseconds of two machines' CLOCK_MONOTONIC.
+    """Request to the reference and its answer, in nanoseconds of two machines' CLOCK_MONOTONIC.
 
     Attributes:
         sent_ns: local time just before the request left.
-        received_ns: reference time just after it arrived.
+        received_ns: reference time just after the request arrived.
         answered_ns: reference time just before the answer left.
-        returned_ns: local time just after that arrived.
+        returned_ns: local time just after the answer arrived.
     """
 
     sent_ns: int
@@ -33,20 +35,22 @@ class ClockExchange:
     def __post_init__(self) -> None:
         stamps = (self.sent_ns, self.received_ns, self.answered_ns, self.returned_ns)
         if any(abs(stamp) > _LARGEST_NS for stamp in stamps):
-            raise ValueError(f"clock exchange {stamps}: a stamp in nanoseconds is within ± 2^62")
+            raise ValueError(
+                f"clock exchange {stamps}: every stamp must be within ± 2^62 nanoseconds"
+            )
         if self.returned_ns < self.sent_ns or self.answered_ns < self.received_ns:
             raise ValueError(f"clock exchange {stamps}: a monotonic clock never runs backwards")
 
     def to_json(self) -> str:
-        """The exchange as one line of JSON, without a line break."""
+        """Return the exchange as one line of JSON, without a line break."""
         return json.dumps([self.sent_ns, self.received_ns, self.answered_ns, self.returned_ns])
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
-        """The exchange that `to_json` wrote.
+        """Parse a line that `to_json` wrote.
 
         Raises:
-            RunFolderError: the line is something else.
+            RunFolderError: the line is not an exchange.
         """
         try:
             return cls(*_require_four_integers(json.loads(line)))
@@ -61,6 +65,6 @@ def _require_four_integers(value: object) -> Sequence[int]:
         or any(type(stamp) is not int for stamp in value)
     ):
         raise ValueError(
-            "it is a list of four whole numbers: sent, received, answered, returned, in ns"
+            "an exchange is a list of four whole numbers: sent, received, answered, returned, in ns"
         )
     return value
