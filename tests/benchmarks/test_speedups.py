@@ -121,7 +121,11 @@ def test_the_figure_says_every_ratio(width_in: float) -> None:
         svg = to_svg(figure)
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.texts] == ["", "2.00", "", "< 0.33", "", "4.0"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["twice", "slow", "limit at equal samples"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "twice",
+        "slow",
+        "limit at equal samples",
+    ]
     assert svg.startswith("<?xml")
     shown = axes.images[0].get_array()
     assert shown is not None
