@@ -101,9 +101,9 @@ def test_the_table() -> None:
     assert made.columns == ("net", "cpu")
     assert made.strategies == ("twice", "worse")
     assert format_markdown(made).splitlines() == [
-        "|  | net | cpu |",
+        "| strategy | net | cpu |",
         "|---|---|---|",
-        "| ddp, 1 | 40.0 s | 40.0 s |",
+        "| ddp, time | 40.0 s | 40.0 s |",
         "| twice | 2.00 (2.00 to 2.00) 50 % |  |",
         "| worse |  | 0.78 (0.69 to 0.88) |",
         "| limit at equal samples | 4.00 |  |",
@@ -121,7 +121,11 @@ def test_the_figure_says_every_ratio(width_in: float) -> None:
         svg = to_svg(figure)
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.texts] == ["", "2.00", "", "< 0.33", "", "4.0"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["twice", "slow", "limit at equal samples"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "twice",
+        "slow",
+        "limit at equal samples",
+    ]
     assert svg.startswith("<?xml")
     shown = axes.images[0].get_array()
     assert shown is not None
