@@ -246,22 +246,22 @@ def show(nodes: Sequence[Node], folder: Path) -> None:
         ratios.append(float(bound[1:-1].max()) / 1e6 - (THERE_MS + node.back_ms) / 2)
         slowest_ms.append(max(each.returned_ns - each.sent_ns for each in exchanges) / 1e6)
     answered, share = json.loads((folder / "responder").read_text(encoding="utf-8"))
-    print(f"\nTrue time inside the bound: {inside} of {NODES * INSTANTS} instants.")
+    print(f"\n- True time inside the bound: {inside} of {NODES * INSTANTS} instants.")
     print(
-        f"Bound beyond half the empty links' round trip: {np.median(ratios):.3f} ms (median),"
+        f"- Bound minus half the empty links' round trip: {np.median(ratios):.3f} ms (median),"
         f" {max(ratios):.3f} ms (worst)."
     )
     # Every second node is loaded.
     print(
-        f"Slowest exchange: {max(slowest_ms):.0f} ms; on loaded links"
+        f"- Slowest exchange: {max(slowest_ms):.0f} ms; on loaded links"
         f" {np.median(slowest_ms[1::2]):.0f} ms (median of nodes)."
     )
     print(
-        f"One node's exchanges, one burst a second: {np.median(shares):.3%} of a core (median of"
+        f"- One node's exchanges, one burst a second: {np.median(shares):.3%} of a core (median of"
         f" {NODES}), {max(shares):.3%} (worst)."
     )
     print(
-        f"The responder sent {answered} answers and used {share:.3%} of a core for {NODES} nodes."
+        f"- The responder sent {answered} answers and used {share:.3%} of a core for {NODES} nodes."
     )
 
 

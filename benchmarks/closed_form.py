@@ -86,7 +86,7 @@ def _spec(tiers: tuple[Tier, ...], injections: tuple[Injection, ...]) -> TraceSp
 def main() -> None:
     """Print one line per case."""
     print(
-        "| slow ranks | factor | expected, s | found, s | error | largest share, of 1/k |"
+        "| slow ranks | factor | expected, s | found, s | error | largest share, times k |"
         " findings |"
     )
     print("|---|---|---|---|---|---|---|")

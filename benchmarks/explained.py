@@ -43,8 +43,8 @@ def main() -> None:
     asked = parser.parse_args()
     runs = asked.runs or Path(tempfile.mkdtemp(prefix="explained-"))
     print(
-        "| strategy | status | steps | makespan, s | modeled, s | explained, % | findings | lost"
-        " to them, s |"
+        "| strategy | status | steps | makespan, s | modeled, s | explained, % | findings | cost"
+        " of findings, s |"
     )
     print("|---|---|---|---|---|---|---|---|", flush=True)
     if asked.again:

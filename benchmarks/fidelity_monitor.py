@@ -125,7 +125,7 @@ def measure_emulation(scenario: Path, runs: Path) -> str:
 def main() -> None:
     """Print a table."""
     scenario = Path(sys.argv[1]) if len(sys.argv) > 1 else SCENARIO
-    print("| what | ends as | reported after, s | violations |")
+    print("| subject | final status | reported after, s | violations |")
     print("|---|---|---|---|")
     for measure in (measure_run, measure_emulation):
         with tempfile.TemporaryDirectory() as folder:

@@ -97,7 +97,7 @@ def main() -> None:
     moments = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     print(
         "| seed | killed after, s | process | status in run folder | left behind |"
-        " all gone after, s |"
+        " all processes ended after, s |"
     )
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -111,8 +111,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         answer = kernel.boot(script, Path(folder), memory="2G", limit_s=900)
     print(
-        "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | missed"
-        " | duration, s |"
+        "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | out of"
+        " tolerance | duration, s |"
     )
     print("|---|---|---|---|---|---|")
     for series in cast("list[Series]", answer):

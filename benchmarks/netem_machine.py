@@ -233,7 +233,7 @@ def main() -> None:
         found = boot(kernel, pack(folder, in_order(modules, MODULES), sys.argv[1:] or DILATIONS))
     print(
         "| scenario | D | round trips: median, worst error, ms | rates: median, lowest, % | CPU"
-        " slowdowns of 1, 10, 100 ms phases: median, worst error, % | missed |"
+        " slowdowns of 1, 10, 100 ms phases: median, worst error, % | out of tolerance |"
     )
     print("|---|---|---|---|---|---|")
     for series in found:

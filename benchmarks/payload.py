@@ -27,7 +27,7 @@ def main(names: list[str]) -> None:
     """Print a table."""
     print(
         "| strategy | reported, MB | acknowledged, MB | acknowledged / reported, worst process |"
-        " all |"
+        " all processes |"
     )
     print("|---|---|---|---|---|")
     for name in names or STRATEGY_NAMES:

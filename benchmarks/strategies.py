@@ -265,7 +265,7 @@ def print_each(results: Sequence[Result]) -> None:
     }
     rows = [
         [
-            f"{BASELINE}, 1",
+            f"{BASELINE}, time",
             *of_each(whole.columns, [made.baseline_s for made in of_seed.values()], "{:.1f} s"),
         ]
     ]
@@ -323,7 +323,7 @@ def part_of_bound(made: Comparison, strategy: str, column: str) -> str:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as Markdown."""
-    print("| " + " | ".join(["", *columns]) + " |")
+    print("| " + " | ".join(["strategy", *columns]) + " |")
     print("|" + "---|" * (len(columns) + 1))
     for row in rows:
         print("| " + " | ".join(row) + " |")
@@ -349,6 +349,7 @@ def scenarios() -> Iterator[tuple[str, Scenario]]:
 def bounds(table: Path) -> None:
     """Print the bound on every column, and predicted and measured durations of DDP's step."""
     from strategy_comparison.speed_bound import compute_bound
+    from strategy_comparison.speedups import LIMIT_LABEL
 
     from laggard.workloads.models import build_model
 
@@ -358,8 +359,8 @@ def bounds(table: Path) -> None:
         if r.strategy == BASELINE and r.status == "done" and r.steps
     ]
     print(
-        "| column | CPU time of a step, ms | best step, s | DDP's, predicted, s | DDP's, measured,"
-        " s | bound | bound from measured |"
+        "| column | CPU time of a step, ms | shortest step, s | DDP's step by the formula, s | DDP's"
+        f" step measured, s | {LIMIT_LABEL} | by measured step |"
     )
     print("|---|---|---|---|---|---|---|")
     for name, scenario in scenarios():

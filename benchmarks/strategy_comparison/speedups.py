@@ -165,13 +165,13 @@ def format_ratio(cell: Cell) -> str:
 
 
 def _iterate_markdown_lines(comparison: Comparison) -> Iterator[str]:
-    yield "| " + " | ".join(["", *comparison.columns]) + " |"
+    yield "| " + " | ".join(["strategy", *comparison.columns]) + " |"
     yield "|" + "---|" * (len(comparison.columns) + 1)
     seconds = [
         _format_optional(comparison.baseline_s.get(column), "{:.1f} s")
         for column in comparison.columns
     ]
-    yield "| " + " | ".join([f"{comparison.baseline}, 1", *seconds]) + " |"
+    yield "| " + " | ".join([f"{comparison.baseline}, time", *seconds]) + " |"
     for strategy in comparison.strategies:
         texts = [
             _format_cell(comparison.cells.get((strategy, column))) for column in comparison.columns

@@ -101,9 +101,9 @@ def test_the_table() -> None:
     assert made.columns == ("net", "cpu")
     assert made.strategies == ("twice", "worse")
     assert format_markdown(made).splitlines() == [
-        "|  | net | cpu |",
+        "| strategy | net | cpu |",
         "|---|---|---|",
-        "| ddp, 1 | 40.0 s | 40.0 s |",
+        "| ddp, time | 40.0 s | 40.0 s |",
         "| twice | 2.00 (2.00 to 2.00) 50 % |  |",
         "| worse |  | 0.78 (0.69 to 0.88) |",
         "| limit at equal samples | 4.00 |  |",
