@@ -62,8 +62,8 @@ def _format_pricing(run: RunData, analysis: AnalysisResult) -> str:
     if not analysis.costed:
         return f"In this run with {name}, {pace_text}, so the cost of slow workers is not computed."
     return (
-        f"In this run with {name}, {pace_text}: a cost is the time saved in processing the same"
-        " number of samples."
+        f"In this run with {name}, {pace_text}. The cost of a cause is the time that the run would"
+        " save without it, for the same number of samples."
         if analysis.stragglers
         else ""
     )

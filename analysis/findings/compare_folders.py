@@ -61,8 +61,8 @@ def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[s
             kept.append((folder, record))
     if not kept:
         raise InputError(
-            "none of these runs has the status done, so there is nothing to compare; `laggard runs`"
-            " lists all runs with their status"
+            "none of these runs has the status done, so there is nothing to compare — give at least"
+            " one that has:\n" + "\n".join(left_out)
         )
     names = name_setups([record for _, record in kept])
     measured = [

@@ -99,7 +99,7 @@ def find_alarm(run: RunData, finding: Finding) -> Alarm | None:
             alike
             and begun
             and going
-            # Temporary slowness of links is matched by its steps alone.
+            # For temporary slowness the tiers are not compared: the live alarm may name no link.
             and (
                 finding.kind == "dynamic"
                 or _list_link_tiers(run, alarm) == _list_link_tiers(run, finding)

@@ -234,7 +234,8 @@ def _deploy_service(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -
     except Exception as error:  # users' code raises arbitrary exceptions
         where = f"service {metadata['layer_name']}.{metadata['name']}.{metadata['service_id']}"
         raise DeploymentError(
-            f"{where}: deploy() of its class `{name}` failed: {failure_reason(error)}"
+            f"{where}: deploy() of its class `{name}` failed: {failure_reason(error)} —"
+            " correct the class"
         ) from error
     return service
 

@@ -23,7 +23,7 @@ Variable = StrictStr | StrictInt | StrictFloat | StrictBool
 
 
 class WorkflowEnvironment(RootModel[dict[StrictStr, dict[StrictStr, Variable]]]):
-    """Variables by set and name."""
+    """Content of `workflow_env.yaml`: variables by name, grouped into named sets."""
 
     model_config = ConfigDict(frozen=True)
 

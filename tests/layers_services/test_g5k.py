@@ -145,7 +145,7 @@ def test_what_passes_ends_in_a_reservation_that_is_given_back(
         (
             "wrong password",
             "PrerequisiteError",
-            "rejects your user name or password (401)\n  to grant it: write `username:`",
+            "rejects your user name or password (401)\n  to fix this: write `username:`",
         ),
         ("401 in between", "PrerequisiteError", "~/.python-grid5000.yaml"),
         ("500 for ever", "DeploymentError", "too many 500 error responses"),

@@ -195,7 +195,7 @@ def _a_run_in_a_reservation(found: dict[str, object]) -> None:
     assert said["status"] == UNFAITHFUL, said
     record = json.loads(said["said"])
     assert record["status"] == "unfaithful"
-    assert "the emulation slipped while training ran" in record["error"]
+    assert "the emulation left its tolerances while training ran" in record["error"]
     violations = json.loads((Path(record["folder"]) / "fidelity_violations.json").read_text())
     still = {
         violation["where"]: violation

@@ -25,7 +25,7 @@ def test_a_worker_too_big_for_its_host_fails_and_says_why(
     assert record.error is not None
     assert record.error.startswith("rank 2 on edge.trainer.1.2: holds ")
     assert (
-        "edge.trainer.1.2 has 250 MiB of memory — raise `memory` in heterogeneity.yaml"
+        "edge.trainer.1.2 has only 250 MiB of memory — raise `memory` in heterogeneity.yaml"
         in record.error
     )
     assert "Traceback" not in record.error

@@ -80,7 +80,7 @@ def test_who_leaves_neither_fails_nor_hangs(own_runner: Runner) -> None:
         """,
     )
     assert lines[0] == "True none False []"
-    assert "rank 0 hangs: in phase comm of step 5" in lines[1]
+    assert "rank 0 on edge: hangs: in phase comm of step 5" in lines[1]
 
 
 def test_who_joins_is_watched(own_runner: Runner) -> None:
@@ -95,7 +95,7 @@ def test_who_joins_is_watched(own_runner: Runner) -> None:
         print(fault(60))
         """,
     )
-    assert "rank 1 hangs: in phase forward of step 9" in lines[0]
+    assert "rank 1 on edge: hangs: in phase forward of step 9" in lines[0]
 
 
 def test_who_cannot_join_is_told_of_unless_training_is_over(own_runner: Runner) -> None:
@@ -112,9 +112,9 @@ def test_who_cannot_join_is_told_of_unless_training_is_over(own_runner: Runner) 
         print(fault(60))
         """,
     )
-    assert "rank 1 died (exit status 1)" in lines[0]
+    assert "rank 1 on edge: died (exit status 1)" in lines[0]
     assert lines[1] == "none"
-    assert "rank 1 died (exit status 1)" in lines[2]
+    assert "rank 1 on edge: died (exit status 1)" in lines[2]
 
 
 def test_training_goes_on_without_a_dispensable_process(own_runner: Runner) -> None:
@@ -131,4 +131,4 @@ def test_training_goes_on_without_a_dispensable_process(own_runner: Runner) -> N
         """,
     )
     assert lines[0] == "[-1]"
-    assert "rank -1 died (exit status 1)" in lines[1]
+    assert "edge: rank -1 died (exit status 1)" in lines[1]

@@ -93,7 +93,7 @@ def test_a_worker_that_joins_or_comes_back_is_brought_up_to_date(
     train_on(training, 1, one)
     joined_ns = join(training, training.plans[0], 1 if strategy == "backup_workers" else 20)
     os.kill(two, signal.SIGKILL)
-    training.wait_for(lambda: "rank 2 is gone" in training.log("server").read_text())
+    training.wait_for(lambda: "lost the connection to rank 2" in training.log("server").read_text())
     for rank, pid in ((0, training.pids[2]), (1, one)):
         train_on(training, rank, pid)
     asked_ns = join(training, training.plans[2].next_life())

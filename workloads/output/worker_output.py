@@ -30,7 +30,7 @@ class WorkerOutputDir:
         return _of_life(self.folder / f"rank-{rank}.steps.arrow", life)
 
     def ready(self, rank: int, life: int = 0) -> Path:
-        """Return the file that exists once a process has met the others and built its model.
+        """Return the file that a process creates once it is connected and has built its model.
 
         The process is that of a rank or of the server, whose number follows the ranks'.
         """

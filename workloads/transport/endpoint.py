@@ -138,7 +138,10 @@ class Endpoint:
             elif self._door is not None and node in self._identities:
                 self._door.send_multipart([self._identities[node], *frames], copy=False)
             else:
-                raise TransportError(f"node {node} has never connected to node {self.plan.node}")
+                raise TransportError(
+                    f"node {self.plan.node} cannot send to node {node}, which has never connected"
+                    f" to it; read the log of node {node}"
+                )
         except zmq.ZMQError as error:
             self.gone.add(node)
             raise TransportError(

@@ -130,10 +130,9 @@ class AlternativeStrategy:
         known = _KINDS[self.name].defaults
         for name, value in self.parameters.items():
             if name not in known:
-                label = ", ".join(known) or "none"
+                fix = f"use one of {', '.join(known)}" if known else "remove it"
                 raise InputError(
-                    f"{self.name}: its duration does not depend on a parameter {name} — use one of"
-                    f" {label}"
+                    f"{self.name}: its duration does not depend on a parameter {name} — {fix}"
                 )
             self._check(name, value, known[name])
 

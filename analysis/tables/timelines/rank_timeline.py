@@ -89,7 +89,8 @@ def build_rank_timelines(run: RunData) -> tuple[RankTimeline, ...]:
         own = own.where(np.isin(own.step, samples_learned.step))
         if not len(own):
             raise RunFolderError(
-                f"{run.folder}: {host.host} finished no training step, so it cannot be replayed"
+                f"{run.folder}: {host.host} finished no training step — use a run in which every"
+                " worker finished one"
             )
         rank_timelines.append(
             build_rank_timeline(

@@ -345,7 +345,8 @@ class ShapedLinks(NetemHTB):  # type: ignore[misc]  # enoslib ships no types
                     or "no answer"
                 )
                 raise EmulationError(
-                    f"{alias}: the link constraints were not applied ({status}): {said}"
+                    f"{alias}: its link constraints could not be applied: {said} — check that tc is"
+                    " installed there and that the user may run it as root"
                 )
         return {alias: printed[alias][1] for alias in scripts}
 

@@ -47,8 +47,9 @@ def emulate_scenario(
 
     The links and CPU shares are verified first. No workload.yaml is needed. `laggard ssh HOST`
     runs programs in a host, and `laggard links` shows the links. Violations of the requested
-    limits are reported at once, and the command then ends with status 3. With --json the command
-    writes one line when the continuum is up, one per report of violations, and one at the end.
+    limits are reported at once. The emulation continues, and its exit status at the end is 3. With
+    --json the command writes one line when the continuum is up, one per report of violations, and
+    one at the end.
     """
     from laggard.emulate.emulation import EmulationCallbacks, run_emulation
     from laggard.emulate.output import (
@@ -122,8 +123,8 @@ def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path)
     """Open a shell or run a COMMAND in an emulated host.
 
     The command is limited to the host's CPU share. HOST is a host's name, or a pattern that
-    matches only one host. The files and the user are yours; the network, the host name and the
-    processes are those of the continuum. Options must precede HOST.
+    matches only one host. The command sees your files and runs as your user, but with the host's
+    network, host name and processes. Options must precede HOST.
     """
     from laggard.emulate.host_shell import find_emulation, run_in_host
 

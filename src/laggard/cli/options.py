@@ -54,7 +54,7 @@ fidelity_option = click.option(
     default="require",
     show_default=True,
     help=(
-        "After a failed fidelity check: end the run (require), or train and mark the run unfaithful"
+        "After a failed fidelity check: end the run (require), or continue and mark it unfaithful"
         " (record)."
     ),
 )

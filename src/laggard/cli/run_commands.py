@@ -91,10 +91,10 @@ def _require_remote_options(links: Requested, dilation: float | None) -> None:
 def run_demo(runs: Path, as_json: bool) -> int:
     """Run the quickstart scenario, which takes about three minutes.
 
-    Eight emulated machines train on this one. The four edge devices compute four times slower than
-    the cloud, and the links are temporarily slower. The report names both causes. On a busy
-    machine the emulation may be out of tolerance. The run then continues, the report states this
-    first, and the exit status is 3.
+    It emulates eight machines on this one and trains on them. The four edge devices compute four
+    times slower than the cloud, and the links are temporarily slower. The report names both
+    causes. On a busy machine the emulation may be out of tolerance. The run then continues, the
+    report states this first, and the exit status is 3.
     """
     from importlib.resources import files
 

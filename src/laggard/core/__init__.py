@@ -1,4 +1,4 @@
-"""Contracts that every room shares.
+"""Definitions that all parts of Laggard share.
 
 Read `errors.py` first, then `run_schema.py` and `span_schema.py`, which define the run folder's
 documents and tables. Scenario files rest on `yaml_source.py`, `units.py` and `hosts.py`. `clocks/`

@@ -101,7 +101,7 @@ class TraceFormatError(RunFolderError):
 
 
 class PrerequisiteError(LaggardError):
-    """Lack of something on this machine that the run needs.
+    """This machine lacks something that the run needs.
 
     Args:
         missing: description of the missing thing, in one sentence.
@@ -111,7 +111,7 @@ class PrerequisiteError(LaggardError):
     def __init__(self, missing: str, grant: str) -> None:
         self.missing = missing
         self.grant = grant
-        super().__init__(f"{missing}\n  to grant it: {grant}")
+        super().__init__(f"{missing}\n  to fix this: {grant}")
 
 
 class DeploymentError(LaggardError):
@@ -123,12 +123,12 @@ class EmulationError(LaggardError):
 
 
 class WorkerError(LaggardError):
-    """Death of a worker, or a worker that makes no progress.
+    """A worker died or makes no progress.
 
     Args:
         message: description of the event.
-        rank: the worker's rank.
-        host: the host that it ran on.
+        rank: the worker's rank; negative for another process.
+        host: the host that it ran on, or the name of the other process.
         log_tail: the last lines of its log.
     """
 
@@ -137,7 +137,11 @@ class WorkerError(LaggardError):
         self.host = host
         self.log_tail = log_tail
         tail = f"\n--- last lines of its log ---\n{log_tail}" if log_tail else ""
-        super().__init__(f"rank {rank} on {host}: {message}{tail}")
+        if rank >= 0:  # callers know processes by name, and the name of a rank is "rank R"
+            message = f"rank {rank} on {host}: {message.removeprefix(f'rank {rank} ')}"
+        else:
+            message = f"{host}: {message}"
+        super().__init__(message + tail)
 
 
 class TransportError(LaggardError):

@@ -90,8 +90,8 @@ def step_schema() -> pa.Schema:
     """Return the schema of `steps.parquet`, which has one row per rank and step.
 
     `accuracy` is null if the step was not evaluated. `samples` is the number of samples that
-    entered the model, `dropped` the number of samples that were computed in vain. `skipped` is the
-    number of steps that the rank left out before this one.
+    entered the model, `dropped` the number of samples that were computed but discarded. `skipped`
+    is the number of steps that the rank left out before this one.
 
     Versions count the updates of a model that the ranks share. `read_version` is the version that
     the rank read, `applied_version` the version that contains this rank's update, and `staleness`
@@ -145,7 +145,7 @@ def host_schema() -> pa.Schema:
 def link_schema() -> pa.Schema:
     """Return the schema of `links.parquet`, which has one row per sample and TCP connection.
 
-    Every value is that of the sending kernel.
+    All values are measured by the sending host's kernel.
     """
     import pyarrow as pa
 

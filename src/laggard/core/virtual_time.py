@@ -1,7 +1,7 @@
-"""Time dilation: a continuum that needs more than the machine has runs D times slower.
+"""Time dilation: a continuum that needs more CPU time than the machine has runs D times slower.
 
-Its results are reported undilated. Real values are those of this machine's clocks, links and CPU
-quotas. Virtual values are those of the scenario and of every record.
+Results are converted back to virtual time. Real values are those of this machine's clocks, links
+and CPU quotas. Virtual values are those of the scenario and of every record.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Count of a worker's finished work, next to the CPU time that this work took.
+"""Counter of a worker's finished work and of the CPU time that it took.
 
-The worker writes it, and the process that limits the worker to its share reads it. One and the
-same step takes more CPU time when caches are cold or when the work of others evicts them. With CPU
-time alone such a host would fall behind its share. Therefore a limiter charges the CPU time that
-the work takes at full speed.
+The worker writes it, and the process that limits the worker to its share reads it. The same step
+takes more CPU time when caches are cold or when the work of others evicts them. If only CPU time
+counted, a host with cold caches would fall behind its share. Therefore a limiter charges the CPU
+time that the work takes at full speed.
 """
 
 from __future__ import annotations

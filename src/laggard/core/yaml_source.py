@@ -380,7 +380,7 @@ def _suggest_key(model: type[BaseModel], location: Sequence[str | int]) -> str:
     near = difflib.get_close_matches(str(location[-1]), names, n=1)
     # The key exists, but in another variant of a union than the one that the other keys select.
     if near and near[0] == location[-1]:
-        return "it cannot be combined with the other keys here; remove it or them"
+        return "remove this key, or the other keys that exclude it"
     if near:
         return f"did you mean `{near[0]}`?"
     return f"the keys are {', '.join(names)}" if names else "remove it"

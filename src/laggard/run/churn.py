@@ -1,4 +1,4 @@
-"""Departures and arrivals of workers at their times during training, and a record of them."""
+"""Workers that leave and join at scheduled times during training, and a record of them."""
 
 from __future__ import annotations
 

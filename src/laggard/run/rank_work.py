@@ -72,7 +72,7 @@ def find_slow_ranks(
         f"{len(slow_workers)} of {len(hosts)} workers computed more slowly than their CPU shares"
         f" require; the slowest is rank {worst} on {hosts[worst]}, by a factor of"
         f" {slower[worst]:.1f}: under its share, a step of {step_ms:.2g} ms takes"
-        f" {cpu_factor:.1f} times as much CPU time, and the cores have no more to give — use a"
+        f" {cpu_factor:.1f} times as much CPU time, and the cores have no CPU time left — use a"
         " larger --dilation, smaller shares or larger batches"
     )
     return (warning,)

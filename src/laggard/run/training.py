@@ -119,7 +119,7 @@ def run_training(
 def _plan_exchange(
     context: RunContext, workers: tuple[WorkerPlan, ...]
 ) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
-    """Add the keys of the strategy's messages to all plans, and plan the server, if any."""
+    """Give every worker its endpoint for models, and plan the strategy's server, if it has one."""
     workload, hosts = context.scenario.workload, context.scenario.hosts
     if not (workload.strategy.uses_server or workload.strategy.peer_to_peer):
         return workers, None
@@ -329,7 +329,7 @@ class _ProgressUpdater:
     last_s: float = 0.0
 
     def update(self) -> bool:
-        """Show the progress if it is time to, and return whether it was."""
+        """Show the progress at most twice a second; return whether it was shown."""
         now_s = time.monotonic()
         if now_s - self.last_s < 0.5:
             return False

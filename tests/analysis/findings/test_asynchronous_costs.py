@@ -127,7 +127,7 @@ def test_the_report_tells_costs_and_claims_nothing_of_common_steps(tmp_path: Pat
     said = " ".join(format_answer(run, analysis))
     name = run.hosts[3].host
     assert f"{name} computes 4.0x slower" in said
-    assert "a cost is the time saved in processing the same number of samples" in said
+    assert "The cost of a cause is the time that the run would save without it" in said
     assert "not computed" not in said
     page = write_report(run, analysis, tmp_path).read_text()
     assert "Lost to stragglers" in page

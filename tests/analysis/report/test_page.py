@@ -323,7 +323,7 @@ def test_a_level_run_says_there_is_no_straggler(
 ) -> None:
     text = read(write_report(level_run, level_analysis, tmp_path)).text
     assert "No straggler" in text
-    assert "None: no host and no link was slow enough" in text
+    assert "No host or link was slow enough for long enough" in text
     assert "Not measured" in text
 
 

@@ -194,13 +194,13 @@ class Adaptive(OverlappedAveraging):
         if policy.mode is not AveragingMode.PAIRWISE:
             return policy
         present = sorted({self._context.rank, *self._present})
+        # Only active ranks begin exchanges, and therefore report round trips.
         early = EarlyMeasurements(
             steps_s=[each * 1e-9 for each in untimed.step_ns.values() if each],
             round_trips_s=[each * 1e-9 for each in untimed.round_trip_ns.values()],
             expected_reports=sum(is_active(present, rank) for rank in present),
             elapsed_s=untimed.taken * untimed.step_ns.get(self._context.rank, 0) * 1e-9,
         )
-        # Only active ranks begin exchanges, and therefore report round trips.
         opening = decide_first_average(early, self._build_criteria(), policy)
         if opening.reason and not self._has_recorded_reason:
             self._has_recorded_reason = True

@@ -101,7 +101,10 @@ class _ControllerChannel:
         """Return the first line, waiting until it arrives."""
         while b"\n" not in self._pending:
             if not self._read():
-                raise DeploymentError("the controller closed the connection before it sent a plan")
+                raise DeploymentError(
+                    "the controller closed the connection before it sent a plan; its own output"
+                    " has the cause"
+                )
         return self._pop_line()
 
     def read(self, timeout_s: float, others: Sequence[int] = ()) -> list[str]:
