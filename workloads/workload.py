@@ -43,23 +43,34 @@ class Workload(Section):
         description=f"{', '.join(MODEL_NAMES)}, or package.module:callable",
         examples=list(MODEL_NAMES),
     )
-    dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)]
+    dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)] = Field(
+        description="training and test data; some datasets need a folder"
+    )
     batch_size: int = Field(
         128, ge=1, le=10_000_000, description="number of samples per step, over all workers"
     )
     optimizer: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = (
-        OptimizerSpec()
+        Field(OptimizerSpec(), description="optimizer of every worker; default: sgd")
     )
     strategy: Annotated[
         StrategyParameters,
         BeforeValidator(parse_strategy),
         NameOrMapping(*STRATEGY_NAMES, *SHORTHANDS, *COMPRESSION_NAMES),
-    ] = AllReduceParameters()
-    placement: Placement = Placement()
+    ] = Field(
+        AllReduceParameters(),
+        description="how the workers' updates become one model; default: allreduce",
+    )
+    placement: Placement = Field(
+        Placement(), description="hosts of the workers and of a server; default: all hosts"
+    )
     objective: Annotated[
         Objective, BeforeValidator(named), NameOrMapping("makespan", "cost", "fairness")
-    ] = Objective()
-    stop: Stop = Stop(steps=1000)
+    ] = Field(
+        Objective(), description="what `adaptive` optimizes, and the prices; default: makespan"
+    )
+    stop: Stop = Field(
+        Stop(steps=1000), description="end of the training; default: after 1,000 steps"
+    )
     evaluate_every: int | None = Field(
         default=None,
         ge=1,
@@ -75,7 +86,9 @@ class Workload(Section):
     churn: tuple[ChurnEntry, ...] = Field(
         default=(), description="workers that leave or join while the others train"
     )
-    seed: int = Field(default=1, ge=0, le=MAX_SEED)
+    seed: int = Field(
+        default=1, ge=0, le=MAX_SEED, description="seed of weights, sample order and random events"
+    )
 
     @field_validator("model")
     @classmethod

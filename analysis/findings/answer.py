@@ -203,8 +203,8 @@ def format_remainder(analysis: AnalysisResult) -> tuple[str, ...]:
     if share > 0:
         return (
             (
-                f"{format_percent(share)} of the makespan is unexplained, so do not rely on the"
-                " costs."
+                f"{100 * share:.1f} % of the makespan is unexplained, which is more than"
+                f" {format_percent(RELIABLE_REMAINDER)}, so do not rely on the costs."
             ),
         )
     longer = f"The modeled makespan is {format_percent(-share)} longer than the measured one"

@@ -12,7 +12,7 @@ from laggard.cli.main import main
 
 _INTRODUCTION = """\
 `laggard COMMAND --help` prints the same text. Commands that answer questions take `--json`.
-[Completion](../how_to/describe_a_continuum.md) of commands and options is one line in a shell.
+A shell [completes commands and options](../how_to/describe_a_continuum.md#complete-commands-in-a-shell).
 """
 
 

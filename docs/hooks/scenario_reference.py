@@ -51,10 +51,10 @@ def _format_keys(schema: Schema, names: Mapping[str, str]) -> Iterator[str]:
     if not properties:
         return
     required = schema.get("required", [])
-    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    rows = ["| key | meaning | value | default |", "|---|---|---|---|"]
     for key, value in properties.items():
         default = "required" if key in required else _format_default(value)
-        cells = (f"`{key}`", _format_type(value, names), default, _describe(value))
+        cells = (f"`{key}`", _describe(value), _format_type(value, names), default)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     yield "\n".join(rows)
 

@@ -72,7 +72,7 @@ def expand(words: Sequence[str], folder: Path) -> list[str]:
     """Expand the patterns of file names, as a shell does."""
     found: list[str] = []
     for word in words:
-        matches = sorted(folder.glob(word)) if word.startswith("runs/") else []
+        matches = sorted(folder.glob(word)) if "*" in word else []
         found += [str(path.relative_to(folder)) for path in matches] or [word]
     return found
 
@@ -101,8 +101,8 @@ def test_the_part_on_a_laptop(tmp_path: Path) -> None:
         assert done.returncode in accepted, (words, done.stdout[-3000:], done.stderr[-3000:])
         assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/my-continuum/latest/report.html").is_file()
-    table = (tmp_path / "runs/campaigns/sweep/results.csv").read_text(encoding="utf-8")
-    assert len(table.splitlines()) == 5
+    table = (tmp_path / "sweep-runs/campaigns/sweep/results.csv").read_text(encoding="utf-8")
+    assert len(table.splitlines()) == 7
 
 
 SCRIPT = """

@@ -78,15 +78,19 @@ def analyze_trace(
     """Find the stragglers in a trace and write a report.
 
     PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or a folder of
-    torch.profiler traces, one file per rank (.json, .json.gz). The results form a run folder that
+    torch.profiler traces, one file per rank (.json, .json.gz). If no such path exists, it is a
+    run's id or a scenario's name, as for the other commands. The results form a run folder that
     every command can read. If PATH is a run folder, they are written into it.
     """
     from laggard.run_folder.analyze import analyze_path
     from laggard.run_folder.results import build_analysis_document, format_analysis
+    from laggard.run_folder.store import find_run
     from laggard.run_folder.strategy_estimates import estimate_strategies, parse_strategies
 
     # An invalid strategy is reported before the analysis, which may take minutes.
     parse_strategies(strategies)
+    if not path.exists():
+        path = find_run(str(path), runs)
     folder = analyze_path(path, out, runs, reference=reference is not None)
     document, text = build_analysis_document(folder), format_analysis(folder)
     if strategies:

@@ -183,7 +183,7 @@ def test_masked_intervals_are_counted(say: Say, masked: int, tail: str) -> None:
 @pytest.mark.parametrize(
     ("modeled_s", "beginning"),
     [
-        (97.0, "3 % of the makespan is unexplained"),
+        (97.0, "3.0 % of the makespan is unexplained, which is more than 2 %, so"),
         (104.0, "The modeled makespan is 4 % longer than the measured one"),
     ],
 )
