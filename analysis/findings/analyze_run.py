@@ -13,7 +13,7 @@ def analyze_run(run: RunData) -> AnalysisResult:
     Raises:
         RunFolderError: there is no step to analyze.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> analysis = analyze_run(run)

@@ -81,7 +81,7 @@ def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, .
     Returns:
         At least one sentence of plain text.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.findings.analyze_run import analyze_run
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
@@ -325,7 +325,7 @@ def find_fastest_tiers(analysis: AnalysisResult) -> tuple[str, ...]:
 
     The result is empty if some tier has no name.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.findings.analyze_run import analyze_run
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))

@@ -39,7 +39,7 @@ def compare_folders(folders: Sequence[Path]) -> tuple[tuple[Setup, ...], tuple[s
         InputError: no run has the status `done`.
         RunFolderError: a folder is not a run folder.
 
-    Example:
+    Examples:
         >>> folders = [Path("runs/quickstart/latest"), Path("runs/quickstart/earlier")]
         >>> setups, left_out = compare_folders(folders)
         >>> len(setups), setups[0].seeds
@@ -124,7 +124,7 @@ def to_comparison_document(
 def format_comparison(setups: Sequence[Setup], left_out: Sequence[str]) -> str:
     """Return the comparison as text.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.findings.compare_folders import compare_folders
         >>> folders = [Path("runs/quickstart/latest"), Path("runs/quickstart/earlier")]
         >>> print(format_comparison(*compare_folders(folders)))

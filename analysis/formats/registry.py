@@ -36,7 +36,7 @@ def detect_format(path: Path) -> TraceFormat:
     Raises:
         TraceFormatError: the path matches no format.
 
-    Example:
+    Examples:
         >>> detect_format(Path("runs/quickstart/latest")).name
         'run'
     """
@@ -60,7 +60,7 @@ def open_run(path: Path) -> RunData:
     Raises:
         RunFolderError: the content does not have the format that the path's name indicates.
 
-    Example:
+    Examples:
         >>> run = open_run(Path("runs/quickstart/latest"))
         >>> [host.tier for host in run.hosts[:4]]
         ['cloud', 'cloud', 'fog', 'fog']

@@ -36,7 +36,7 @@ class LinkChange:
         delay_ms: new one-way delay, end to end; None keeps the measured one.
         symmetric: if true, the opposite direction changes as well.
 
-    Example:
+    Examples:
         >>> faster = LinkChange("edge", "cloud", rate_mbps=400.0)
         >>> faster.delay_ms is None
         True

@@ -137,7 +137,7 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
         RunFolderError: the path is not a run folder, or a file in it has other content than its
             name says.
 
-    Example:
+    Examples:
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> run.world_size
         8

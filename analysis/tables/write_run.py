@@ -33,7 +33,7 @@ def write_run(run: RunData, folder: Path) -> Path:
     Returns:
         The folder.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> write_run(run, Path("copies/quickstart")).name

@@ -47,7 +47,7 @@ def generate_run(spec: TraceSpec, folder: Path = Path("generated")) -> RunData:
     Returns:
         A run as `load_run` would return it.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.evaluate.synthetic.trace_spec import Injection, TraceSpec
         >>> slow_drive = Injection("storage", factor=4.0, first=20, last=39, rank=0)
         >>> run = generate_run(TraceSpec(steps=60, injections=(slow_drive,)))

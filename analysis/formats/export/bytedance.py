@@ -13,7 +13,7 @@ from laggard.analysis.tables.load_run import RunData
 def export_bytedance(run: RunData, path: Path) -> ExportResult:
     """Write the run's operations, and the metadata file beside them.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> [path.name for path in export_bytedance(run, Path("job.parquet")).paths]

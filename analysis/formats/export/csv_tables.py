@@ -43,7 +43,7 @@ def write_csv(run: RunData, folder: Path) -> tuple[Path, ...]:
 def export_csv(run: RunData, path: Path) -> ExportResult:
     """Write the CSV tables into a folder (see `write_csv`).
 
-    Example:
+    Examples:
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> [path.name for path in export_csv(run, Path("tables")).paths]

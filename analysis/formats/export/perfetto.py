@@ -81,7 +81,7 @@ def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
 def export_perfetto(run: RunData, path: Path) -> ExportResult:
     """Write the trace, with the note on steps that were left out (see `write_perfetto`).
 
-    Example:
+    Examples:
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> export_perfetto(run, Path("trace.json.gz")).paths[0].name

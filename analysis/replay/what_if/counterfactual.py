@@ -47,7 +47,7 @@ class Counterfactual:
         transfers: speed factor of all transfers.
         links: changed rates or delays of links, or of all links between two tiers.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.replay.what_if.counterfactual import build_replay
         >>> from laggard.analysis.tables.load_run import load_run
         >>> replay = build_replay(load_run(Path("runs/quickstart/latest")))
@@ -103,7 +103,7 @@ def build_replay(run: RunData) -> RunReplay:
     Raises:
         RunFolderError: the run has no step, or the waits between its workers follow no known rule.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.replay.what_if.counterfactual import Counterfactual
         >>> from laggard.analysis.tables.load_run import load_run
         >>> replay = build_replay(load_run(Path("runs/quickstart/latest")))

@@ -94,7 +94,7 @@ def estimate_strategies(
     Raises:
         RunFolderError: the run does not record the work or the messages of its workers.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))

@@ -47,7 +47,7 @@ def draw_svg(
 ) -> str:
     """Draw one figure in the house style, as an SVG document.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.findings.analyze_run import analyze_run
         >>> from laggard.analysis.report.figures.registry import FIGURE_KINDS
         >>> from laggard.analysis.tables.load_run import load_run

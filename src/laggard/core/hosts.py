@@ -73,7 +73,7 @@ def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
         The matching hosts; empty if nothing matches or if the pattern is malformed (see
         `find_pattern_error`).
 
-    Example:
+    Examples:
         >>> from laggard.scenario.load import load_scenario
         >>> scenario = load_scenario(Path("my-continuum"))
         >>> [host.name for host in select_hosts("edge.*", scenario.hosts)]

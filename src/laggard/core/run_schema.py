@@ -319,7 +319,7 @@ class Alarm(Record):
 def select_latest_alarms(alarms: Sequence[Alarm]) -> tuple[Alarm, ...]:
     """Return the last line of each alarm, in the order in which the alarms were raised.
 
-    Example:
+    Examples:
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> select_latest_alarms(run.alarms)

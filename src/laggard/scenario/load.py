@@ -199,7 +199,7 @@ def load_scenario(
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
 
-    Example:
+    Examples:
         >>> scenario = load_scenario(Path("my-continuum"), ["workload.batch_size=64"])
         >>> scenario.workload.batch_size
         64
