@@ -141,7 +141,7 @@ def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_pa
         node.ask("start_processes")
         told = node.until("memory_exceeded")
         assert told["rank"] == 0
-        assert f"and {HOST} has {MEMORY_BYTES >> 20} MiB of memory" in told["text"]
+        assert f"but {HOST} has only {MEMORY_BYTES >> 20} MiB of memory" in told["text"]
         usage = node.ask("usage")
         assert usage["peak_bytes"] > MEMORY_BYTES
         assert usage["drive"]["read_bytes"] >= 2_000_000
