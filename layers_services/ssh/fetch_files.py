@@ -151,8 +151,8 @@ def _receive_files(
         count, left = session.read_count(), file.size_bytes - offsets[name]
         if count > left:
             raise DeploymentError(
-                f"{machine}: the node announces {count} bytes of {name}, of which {left} are missing —"
-                " its data is not fetched"
+                f"{machine}: the node announces {count} bytes of {name}, of which {left} are"
+                " missing; its data is not fetched"
             )
         if count < left:
             said = f"the machine has {offsets[name] + count} of {file.size_bytes} bytes of {name}"

@@ -53,7 +53,7 @@ class OutputLine:
 
 
 @dataclass
-class _Process:
+class _RemoteProcess:
     """Process of one machine.
 
     Attributes:
@@ -101,7 +101,7 @@ class RemoteProcesses:
             )
             for machine in machines
         }
-        self._processes = {machine.alias: _Process(machine.alias) for machine in machines}
+        self._processes = {machine.alias: _RemoteProcess(machine.alias) for machine in machines}
         self._lines: queue.SimpleQueue[OutputLine] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
@@ -207,7 +207,7 @@ class RemoteProcesses:
                     self._handle_ready_stream(key.data, key.fd)
             self._update_interests()
 
-    def _handle_ready_stream(self, process: _Process, descriptor: int) -> None:
+    def _handle_ready_stream(self, process: _RemoteProcess, descriptor: int) -> None:
         assert process.ssh is not None
         if descriptor == _require(process.ssh.stdin).fileno():
             self._send(process)
@@ -232,7 +232,9 @@ class RemoteProcesses:
                     has_room = process.waiting < _MOST_WAITING_BYTES
                     self._watch(stdout, process, wanted=has_room, write=False)
 
-    def _watch(self, stream: IO[bytes], process: _Process, *, wanted: bool, write: bool) -> None:
+    def _watch(
+        self, stream: IO[bytes], process: _RemoteProcess, *, wanted: bool, write: bool
+    ) -> None:
         if stream.closed:
             return
         known = stream in self._selector.get_map()
@@ -242,7 +244,7 @@ class RemoteProcesses:
         elif known and not wanted:
             self._selector.unregister(stream)
 
-    def _send(self, process: _Process) -> None:
+    def _send(self, process: _RemoteProcess) -> None:
         assert process.ssh is not None
         stdin = _require(process.ssh.stdin)
         with self._lock:
@@ -255,7 +257,7 @@ class RemoteProcesses:
                 sent = len(process.unsent)
             del process.unsent[:sent]
 
-    def _receive(self, process: _Process, stream: IO[bytes]) -> None:
+    def _receive(self, process: _RemoteProcess, stream: IO[bytes]) -> None:
         assert process.ssh is not None
         try:
             content = os.read(stream.fileno(), _CHUNK_BYTES)
@@ -276,7 +278,7 @@ class RemoteProcesses:
         elif not process.fault:
             self._split_lines(process, content)
 
-    def _split_lines(self, process: _Process, content: bytes) -> None:
+    def _split_lines(self, process: _RemoteProcess, content: bytes) -> None:
         *lines, rest = content.split(b"\n")
         for line in lines:
             self._report_line(process, bytes(process.pending) + line)
@@ -288,19 +290,19 @@ class RemoteProcesses:
                     process, f"it wrote a line of more than {MOST_LINE_BYTES >> 20} MiB"
                 )
 
-    def _report_line(self, process: _Process, line: bytes) -> None:
+    def _report_line(self, process: _RemoteProcess, line: bytes) -> None:
         with self._lock:
             process.waiting += len(line) + _LINE_COST_BYTES
         self._lines.put(OutputLine(process.machine, line))
 
-    def _end_with_fault(self, process: _Process, fault: str) -> None:
+    def _end_with_fault(self, process: _RemoteProcess, fault: str) -> None:
         process.fault = process.fault or fault
         process.pending.clear()
         process.unsent.clear()
         if process.ssh is not None:
             process.ssh.terminate()
 
-    def _report_end(self, process: _Process) -> None:
+    def _report_end(self, process: _RemoteProcess) -> None:
         assert process.ssh is not None
         with self._lock:
             process.has_ended = True

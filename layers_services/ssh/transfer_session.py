@@ -1,4 +1,4 @@
-"""SSH session with the transfer program of a node (`node_files.py`), with bounds on what it says."""
+"""SSH session with the transfer program of a node (`node_files.py`), with bounds on its output."""
 
 from __future__ import annotations
 
