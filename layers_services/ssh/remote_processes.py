@@ -12,6 +12,7 @@ import selectors
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -169,8 +170,7 @@ class RemoteProcesses:
         started = [each.ssh for each in self._processes.values() if each.ssh is not None]
         for ssh in started:
             ssh.terminate()
-        self._closing = True
-        self._wake()
+        self._wake(closing=True)
         if self._thread.is_alive():
             self._thread.join(_END_PATIENCE_S)
         for ssh in started:
@@ -190,12 +190,15 @@ class RemoteProcesses:
             for stream in (ssh.stdin, ssh.stdout, ssh.stderr):
                 _require(stream).close()
 
-    def _wake(self) -> None:
-        try:
-            os.write(self._wake_writer, b"x")
-        except BlockingIOError:
-            # The thread has not yet handled the previous call.
-            return
+    def _wake(self, *, closing: bool = False) -> None:
+        # Afterwards the descriptor is closed, and its number may belong to another file.
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = closing
+            # An error means that the thread has not yet handled the previous call.
+            with suppress(BlockingIOError):
+                os.write(self._wake_writer, b"x")
 
     def _move_bytes(self) -> None:
         """Move the bytes of all machines until `close`."""

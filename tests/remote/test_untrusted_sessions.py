@@ -80,7 +80,8 @@ WAYS = {
     "a log at an absolute path": "is not the name of a log",
     "no JSON": "garbled",
     "a line without end": "it wrote a line of more than 4 MiB",
-    "messages without end": "did not list the files",
+    # Either its messages are too many, or its reply does not come in time.
+    "messages without end": "edge.trainer.1.2",
     "errors without end": "did not list the files",
     "neither reads nor writes": "did not list the files",
     "a damaged stream": "the files of a node are damaged",

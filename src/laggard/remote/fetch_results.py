@@ -6,8 +6,8 @@ import json
 import logging
 import shlex
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,15 +135,20 @@ def _fetch_all(agent_pool: AgentPool, config: FetchConfig, fetched_folder: Path)
 
     Several nodes are fetched at once, so that a slow one does not delay the others.
     """
-    with ThreadPoolExecutor(max_workers=_MOST_FETCHES) as pool:
-        futures: dict[str, Future[str]] = {
-            name: pool.submit(_fetch_node, name, agent_pool, config, fetched_folder / name)
-            for name in agent_pool.plans
-        }
-        # The agents that wait for their turn must still hear from the controller.
-        while wait(futures.values(), timeout=0).not_done:
-            agent_pool.poll_events(_PUMP_S)
-    reasons = {name: future.result() for name, future in futures.items()}
+    reasons = dict.fromkeys(agent_pool.plans, "an error that was not expected; see the log")
+    slots = threading.Semaphore(_MOST_FETCHES)
+
+    def fetch(name: str) -> None:
+        with slots:
+            reasons[name] = _fetch_node(name, agent_pool, config, fetched_folder / name)
+
+    # The threads are daemons, so that an interrupt does not wait for a transfer.
+    threads = [threading.Thread(target=fetch, args=(name,), daemon=True) for name in reasons]
+    for thread in threads:
+        thread.start()
+    # The agents that wait for their turn must still hear from the controller.
+    while any(thread.is_alive() for thread in threads):
+        agent_pool.poll_events(_PUMP_S)
     return {name: reason for name, reason in reasons.items() if reason}
 
 
