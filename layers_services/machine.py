@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
+
+_SSH_NAME = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@%,\[\]-]*", re.ASCII)
+"""Characters of users, addresses and jump hosts, which become part of ssh's configuration."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,9 @@ class Access:
         key: private key file; with None, the user's SSH agent and configuration choose the key
         gateway: `user@host[:port]` of the jump host; empty for a direct connection
         options: further `ssh -o` settings, such as `StrictHostKeyChecking=no`
+
+    Raises:
+        DeploymentError: a value could be taken for another setting of ssh
     """
 
     address: str
@@ -29,13 +37,17 @@ class Access:
     gateway: str = ""
     options: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check the values, some of which come from a testbed's API."""
+        for value in (self.address, self.user, self.gateway or "none"):
+            if not _SSH_NAME.fullmatch(value):
+                raise DeploymentError(f"{value[:100]!a} is no user, address or jump host of ssh")
+        if not all(option.isprintable() for option in self.options):
+            raise DeploymentError("a setting of ssh has unprintable characters")
+
     def ssh_arguments(self) -> tuple[str, ...]:
         """Return the arguments of ssh(1) that precede the command, including the destination."""
-        return (*self._options("-p"), f"{self.user}@{self.address}")
-
-    def sftp_arguments(self) -> tuple[str, ...]:
-        """Return the arguments of sftp(1), including the destination."""
-        return (*self._options("-P"), f"{self.user}@{self.address}")
+        return (*self._options(), f"{self.user}@{self.address}")
 
     @property
     def jumps_over(self) -> str:
@@ -46,13 +58,13 @@ class Access:
         proxies = [option for option in self.options if option.startswith("ProxyCommand=")]
         return shlex.split(proxies[0])[-1] if proxies else self.gateway
 
-    def _options(self, port_flag: str) -> tuple[str, ...]:
+    def _options(self) -> tuple[str, ...]:
         key = ("-i", str(self.key)) if self.key is not None else ()
         jump = ("-J", self.gateway) if self.gateway else ()
         # BatchMode makes ssh fail instead of asking for a password that no one can enter.
         settings = ("BatchMode=yes", "ConnectTimeout=10", *self.options)
         return (
-            port_flag,
+            "-p",
             str(self.port),
             *key,
             *jump,

@@ -34,8 +34,8 @@ def parse_gpu(line: str) -> Gpu:
     """
     model, *rest = (part.strip() for part in line.split(","))
     capability, driver = ([*rest, "", ""])[:2]
-    known = re.fullmatch(r"(\d+)\.(\d+)", capability)
-    major = re.match(r"\d+", driver)
+    known = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", capability, re.ASCII)
+    major = re.match(r"\d{1,6}", driver, re.ASCII)
     return Gpu(
         model, (int(known[1]), int(known[2])) if known else None, int(major[0]) if major else None
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ SUPPORTED_PYTHONS: tuple[PythonVersion, ...] = ((3, 11), (3, 12), (3, 13))
 Fact = str | float | int | None
 
 _MARK = "laggard-fact"
+_LONGEST_FACT = 4096
+_MOST_VALUES = 256
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 _IPV6 = re.compile(r"\binet6 ([0-9a-f:]+)/")
 # One line per fact, `laggard-fact NAME VALUE`; a failed command yields no line. `complete` comes
 # last, so that a truncated answer is noticed.
@@ -171,19 +175,44 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
     """Parse the facts that a node printed.
 
     Raises:
-        DeploymentError: the answer is truncated
+        DeploymentError: the answer is truncated or garbled
+    """
+    try:
+        said = _split_facts(printed)
+        if "complete" in said:
+            return _parse_facts(host, said)
+    except ValueError as error:
+        raise DeploymentError(
+            f"{host}: the node's answer about its hardware and software is garbled: {error}"
+        ) from error
+    raise DeploymentError(
+        f"{host}: the node's answer about its hardware and software is truncated; it ends"
+        f" with {printed[-200:]!r}"
+    )
+
+
+def _split_facts(printed: str) -> dict[str, list[str]]:
+    """Return the values of every fact.
+
+    Raises:
+        ValueError: a value is too long or unprintable, or there are too many
     """
     said: dict[str, list[str]] = {}
     for line in printed.splitlines():
         mark, _, rest = line.partition(" ")
         name, _, value = rest.strip().partition(" ")
-        if mark == _MARK:
-            said.setdefault(name, []).append(value.strip())
-    if "complete" not in said:
-        raise DeploymentError(
-            f"{host}: the node's answer about its hardware and software is truncated; it ends"
-            f" with {printed[-200:]!r}"
-        )
+        if mark != _MARK:
+            continue
+        if len(value) > _LONGEST_FACT or not value.isprintable():
+            raise ValueError(f"the value of {name[:50]!a} is too long or not printable")
+        values = said.setdefault(name, [])
+        values.append(value.strip())
+        if len(values) > _MOST_VALUES:
+            raise ValueError(f"there are more than {_MOST_VALUES} values of {name[:50]!a}")
+    return said
+
+
+def _parse_facts(host: str, said: Mapping[str, Sequence[str]]) -> NodeFacts:
     one = {name: values[0] for name, values in said.items()}
     return NodeFacts(
         host=host,
@@ -191,9 +220,9 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
         pythons=_parse_interpreters(said.get("python", ())),
         architecture=one.get("architecture", ""),
         glibc=_parse_glibc_version(one.get("glibc", "")),
-        cores=int(one.get("cores", "0")),
+        cores=_parse_number("cores", one.get("cores", "0")),
         cpu=one.get("cpu", ""),
-        memory_bytes=int(one.get("memory_kib", "0")) * 1024,
+        memory_bytes=_parse_number("memory_kib", one.get("memory_kib", "0")) * 1024,
         kernel=one.get("kernel", ""),
         governor=one.get("governor", ""),
         smt=one.get("smt", ""),
@@ -201,15 +230,25 @@ def parse_facts(host: str, printed: str) -> NodeFacts:
         free_bytes=_free_bytes(one.get("disk_free", "")),
         netem="netem" in said,
         device=_parse_device_name(one.get("device", "")),
-        ipv6=tuple(
-            dict.fromkeys(
-                match[1] for line in said.get("ipv6", ()) if (match := _IPV6.search(line))
-            )
-        ),
+        ipv6=tuple(dict.fromkeys(_parse_ipv6_addresses(said.get("ipv6", ())))),
         root="root" in said,
         gpus=tuple(map(parse_gpu, said.get("gpu", ()))),
         infiniband=tuple(said.get("infiniband", ())),
     )
+
+
+def _parse_number(name: str, text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{name} is {text[:50]!a}, and must be a number of at most 15 digits")
+    return int(text)
+
+
+def _parse_ipv6_addresses(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        if match := _IPV6.search(line):
+            # The address becomes part of commands on other nodes.
+            ipaddress.IPv6Address(match[1])
+            yield match[1]
 
 
 def with_ipv6(machines: Sequence[Machine], facts: Mapping[str, NodeFacts]) -> tuple[Machine, ...]:
@@ -246,7 +285,7 @@ def choose_python(facts: NodeFacts, preferred: PythonVersion) -> Interpreter | N
 
 
 def _parse_interpreters(lines: Sequence[str]) -> tuple[Interpreter, ...]:
-    found = [re.fullmatch(r"(\d+)\.(\d+) (/.+)", line) for line in lines]
+    found = [re.fullmatch(r"(\d{1,3})\.(\d{1,3}) (/.+)", line, re.ASCII) for line in lines]
     pythons = (
         Interpreter((int(match[1]), int(match[2])), match[3])
         for match in found
@@ -256,7 +295,7 @@ def _parse_interpreters(lines: Sequence[str]) -> tuple[Interpreter, ...]:
 
 
 def _parse_glibc_version(said: str) -> tuple[int, int] | None:
-    match = re.fullmatch(r"glibc (\d+)\.(\d+)\S*", said)
+    match = re.fullmatch(r"glibc (\d{1,3})\.(\d{1,3})\S*", said, re.ASCII)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
@@ -268,11 +307,11 @@ def _parse_disk_kind(rotational: Sequence[str]) -> str:
 
 def _free_bytes(line: str) -> int:
     """Parse a line of `df -Pk`: the third of the three numbers before the percentage."""
-    match = re.search(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s", line)
+    match = re.search(r"\s\d+\s+\d+\s+(\d{1,18})\s+\d+%\s", line, re.ASCII)
     return 0 if match is None else int(match[1]) * 1024
 
 
 def _parse_device_name(line: str) -> str:
     """Parse a line of `ip -o address show`: `2: eth0    inet 10.0.0.1/24 ...`."""
-    match = re.match(r"\d+:\s+([^\s@]+)", line)
+    match = re.match(r"\d+:\s+([\w.-]{1,15})[@\s]", f"{line} ", re.ASCII)
     return "" if match is None else match[1]

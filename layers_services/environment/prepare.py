@@ -8,19 +8,27 @@ homes are verified, not assumed: a node that still lacks wheels gets its own cop
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import shlex
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, ValidationError
 
 from laggard.core.errors import DeploymentError
-from laggard.layers_services.environment.install_on_node import ANSWER_MARK, InstallAnswer, Request
+from laggard.core.node_values import (
+    MessageText,
+    NodeMessage,
+    NodePath,
+    ShortText,
+    describe_invalid,
+    escape_lines,
+)
+from laggard.layers_services.environment.install_on_node import ANSWER_MARK, Request
 from laggard.layers_services.environment.node_facts import (
     SUPPORTED_PYTHONS,
     NodeFacts,
@@ -32,6 +40,7 @@ from laggard.layers_services.environment.wheels import WheelSet
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.ssh.remote_task import run_on_nodes
 from laggard.layers_services.ssh.send_files import Shipment, send_files
+from laggard.layers_services.ssh.transfer_session import pack_program
 
 if TYPE_CHECKING:
     from enoslib import Roles
@@ -42,7 +51,19 @@ _INSTALLER = Path(__file__).with_name("install_on_node.py")
 _MOST_SENDERS = 8
 _log = logging.getLogger(__name__)
 
-State = Literal["ready", "built", "missing", "refused"]
+_MOST_WHEELS = 1000
+_MOST_ANSWER = 1 << 20
+
+
+class PreparationAnswer(NodeMessage):
+    """Answer of a node to a request; see `install_on_node.InstallAnswer`."""
+
+    state: Literal["ready", "built", "missing", "refused"]
+    python: NodePath | None = None
+    runs: NodePath | None = None
+    missing: Annotated[tuple[ShortText, ...], Field(max_length=_MOST_WHEELS)] = ()
+    corrupt: Annotated[tuple[ShortText, ...], Field(max_length=_MOST_WHEELS)] = ()
+    reason: MessageText = ""
 
 
 @dataclass(frozen=True)
@@ -203,11 +224,15 @@ def prepare(
         for machine in machines
     }
     own = {machine.alias: Store(machine.access) for machine in machines}
-    commands = {
-        machine.alias: _build_install_command(
-            machine, facts, wheels[machine.alias], given[machine.alias], base
-        )
+    pythons = {
+        machine.alias: _choose_interpreter(machine, facts, wheels[machine.alias])
         for machine in machines
+    }
+    commands = {
+        name: install_command(
+            pythons[name], wheels[name], tuple(dict.fromkeys((store.home, "~"))), base
+        )
+        for name, store in given.items()
     }
     prepared: dict[str, PreparedNode] = {}
     sent: list[Shipment] = []
@@ -216,7 +241,7 @@ def prepare(
     for tasks, plan in enumerate((_one_per_site, _one_each, None), 1):
         answers = _query_nodes(roles, {name: commands[name] for name in pending})
         for name in [
-            name for name, answer in answers.items() if answer["state"] in ("ready", "built")
+            name for name, answer in answers.items() if answer.state in ("ready", "built")
         ]:
             prepared[name] = _to_prepared_node(pending.pop(name), answers[name])
         if not pending:
@@ -224,7 +249,8 @@ def prepare(
             return PreparedNodes(ordered, sum(each.sent_bytes for each in sent), len(sent), tasks)
         if plan is not None:
             places = given if plan is _one_per_site else own
-            sent += _send_all(plan(pending.values(), wheels, places), wheels, places, answers, own)
+            chosen = plan(pending.values(), wheels, places)
+            sent += _send_all(chosen, wheels, places, answers, own, pythons)
     names = ", ".join(pending)
     raise DeploymentError(
         f"{names}: wheels were sent twice and are still missing or damaged — check the home folders"
@@ -232,16 +258,14 @@ def prepare(
     )
 
 
-def _build_install_command(
-    machine: Machine, facts: Mapping[str, NodeFacts], wheels: WheelSet, store: Store, base: str
-) -> str:
+def _choose_interpreter(machine: Machine, facts: Mapping[str, NodeFacts], wheels: WheelSet) -> str:
     python = choose_python(facts[machine.alias], wheels.platform.python)
     if python is None or python.version != wheels.platform.python:
         wanted = f"{wheels.platform.python[0]}.{wheels.platform.python[1]}"
         raise DeploymentError(
             f"{machine.alias}: its wheels require Python {wanted}, which the node does not have"
         )
-    return install_command(python.path, wheels, tuple(dict.fromkeys((store.home, "~"))), base)
+    return python.path
 
 
 def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: str) -> str:
@@ -265,18 +289,16 @@ def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: s
         "versions": dict(wheels.versions),
     }
     # The program travels inside the command, so that nothing has to be copied to the node before.
-    packed = base64.b64encode(zlib.compress(_INSTALLER.read_bytes(), 9)).decode("ascii")
-    program = f'import base64,zlib;exec(zlib.decompress(base64.b64decode("{packed}")))'
-    return shlex.join((python, "-I", "-c", program, json.dumps(request)))
+    return shlex.join((python, "-I", "-c", pack_program(_INSTALLER), json.dumps(request)))
 
 
-def _query_nodes(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, InstallAnswer]:
+def _query_nodes(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, PreparationAnswer]:
     printed = run_on_nodes(roles, commands, "preparing the nodes")
     answers = {name: _parse_answer(name, text) for name, text in printed.items()}
     refused = [
-        f"  {name}: {answer['reason']}"
+        f"  {name}: {answer.reason}"
         for name, answer in answers.items()
-        if answer["state"] == "refused"
+        if answer.state == "refused"
     ]
     if refused:
         raise DeploymentError(
@@ -285,19 +307,28 @@ def _query_nodes(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, Inst
     return answers
 
 
-def _parse_answer(name: str, printed: str) -> InstallAnswer:
-    for line in printed.splitlines():
+def _parse_answer(name: str, printed: str) -> PreparationAnswer:
+    for line in printed[-_MOST_ANSWER:].splitlines():
         if line.startswith(ANSWER_MARK):
-            answer: InstallAnswer = json.loads(line.removeprefix(ANSWER_MARK))
-            return answer
+            try:
+                return PreparationAnswer.model_validate_json(line.removeprefix(ANSWER_MARK))
+            except ValidationError as error:
+                raise DeploymentError(
+                    f"{name}: the answer about its environment is garbled:"
+                    f" {describe_invalid(error)}"
+                ) from error
     raise DeploymentError(
         f"{name}: the installation of its environment ended without an answer; its last output:"
-        f" {printed.strip()[-300:]}"
+        f" {escape_lines(printed.strip()[-300:])}"
     )
 
 
-def _to_prepared_node(machine: Machine, answer: InstallAnswer) -> PreparedNode:
-    return PreparedNode(machine, answer["python"], answer["runs"], built=answer["state"] == "built")
+def _to_prepared_node(machine: Machine, answer: PreparationAnswer) -> PreparedNode:
+    if answer.python is None or answer.runs is None:
+        raise DeploymentError(
+            f"{machine.alias}: the answer about its environment is garbled: it has no paths"
+        )
+    return PreparedNode(machine, answer.python, answer.runs, built=answer.state == "built")
 
 
 def _one_per_site(
@@ -329,8 +360,9 @@ def _send_all(
     machines: Sequence[Machine],
     wheels: Mapping[str, WheelSet],
     stores: Mapping[str, Store],
-    answers: Mapping[str, InstallAnswer],
+    answers: Mapping[str, PreparationAnswer],
     own: Mapping[str, Store],
+    pythons: Mapping[str, str],
 ) -> list[Shipment]:
     """Send the missing wheels to these machines, several machines at once.
 
@@ -339,16 +371,17 @@ def _send_all(
 
     def send_to(machine: Machine) -> Shipment | DeploymentError:
         answer = answers[machine.alias]
-        missing = set(answer["missing"])
+        missing = set(answer.missing)
         lacking = [wheel for wheel in wheels[machine.alias].files if wheel.stored_name in missing]
         files = {wheel.stored_name: wheel.path for wheel in lacking}
         try:
             return send_files(
                 machine.alias,
                 stores[machine.alias].access,
+                pythons[machine.alias],
                 STORE,
                 files,
-                frozenset(answer["corrupt"]),
+                frozenset(answer.corrupt),
             )
         except DeploymentError as error:
             return error

@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
-from laggard.core.errors import DeploymentError, InputError, LaggardError, PrerequisiteError
+from laggard.core.errors import (
+    DeploymentError,
+    InputError,
+    LaggardError,
+    PrerequisiteError,
+    escape_unprintable,
+)
 
 log = logging.getLogger(__name__)
 
 OVER = frozenset({"terminated", "error"})
 """States in which a job holds no nodes any more."""
+
+_LATEST_S = 1e11
+"""Unix time that no job has, in the year 5138."""
 
 LIVE = "waiting,launching,running"
 """States in which a job holds or will hold nodes, as a filter of the API. The API does not find
@@ -144,7 +153,7 @@ def get_job_attribute(job: Job, name: str) -> object:
 def get_job_time_s(job: Job, name: str) -> float | None:
     """Return an attribute in Unix seconds; None if it is missing or zero."""
     value = get_job_attribute(job, name)
-    return float(value) if isinstance(value, int | float) and value > 0 else None
+    return float(value) if isinstance(value, int | float) and 0 < value < _LATEST_S else None
 
 
 def retry_listing(list_jobs: Callable[[], Answer], what: str, pace: Pace) -> Answer:
@@ -248,5 +257,5 @@ def iterate_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _one_line(text: str) -> str:
-    words = " ".join(text.split())
+    words = escape_unprintable(" ".join(text[:10_000].split()))
     return words if len(words) <= 300 else words[:297] + "..."

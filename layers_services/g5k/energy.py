@@ -15,6 +15,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
+from laggard.core.errors import DeploymentError
+from laggard.core.node_values import Real
 from laggard.core.run_schema import HostEnergy
 from laggard.layers_services.g5k.api import Pace, retry_listing
 from laggard.layers_services.g5k.configuration import client_is_ready
@@ -32,6 +36,7 @@ METRICS: Mapping[str, str] = {
 """Kwollect's metric of a node's power, by kind of meter
 (https://www.grid5000.fr/w/Monitoring_Using_Kwollect)."""
 
+_WATTS: TypeAdapter[float] = TypeAdapter(Real)
 MARGIN_S = 15.0
 """Seconds before and after training that are requested too, because some meters report only every
 few seconds."""
@@ -148,10 +153,25 @@ def _request_samples(
     readings: dict[str, list[PowerSample]] = defaultdict(list)
     for site, values in service.get_metrics(metrics=[metric]).items():
         for value in values:
-            sample = PowerSample(
-                time_s=datetime.fromisoformat(value["timestamp"]).timestamp(),
-                watts=float(value["value"]),
-                meter=json.dumps(value.get("labels") or {}, sort_keys=True),
-            )
-            readings[f"{value['device_id']}.{site}.grid5000.fr"].append(sample)
+            name, sample = _parse_reading(value)
+            readings[f"{name}.{site}.grid5000.fr"].append(sample)
     return readings
+
+
+def _parse_reading(value: Mapping[str, object]) -> tuple[str, PowerSample]:
+    """Return the node of a reading, and its sample.
+
+    Raises:
+        DeploymentError: the reading has no time or no finite power
+    """
+    try:
+        sample = PowerSample(
+            time_s=datetime.fromisoformat(str(value["timestamp"])).timestamp(),
+            watts=_WATTS.validate_python(value["value"]),
+            meter=json.dumps(value.get("labels") or {}, sort_keys=True),
+        )
+        return str(value["device_id"]), sample
+    except (LookupError, ValueError, TypeError, OverflowError) as error:
+        raise DeploymentError(
+            f"Grid'5000's API gave a power reading that cannot be used: {error!r:.300}"
+        ) from error

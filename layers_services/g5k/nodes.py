@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -174,9 +175,18 @@ def _find_address(node: G5kHost) -> str:
             and adapter.get("interface") == "Ethernet"
             and not adapter.get("management")
         ):
-            if vlan == PRODUCTION:
-                return str(adapter["ip"])
-            return str(node.apinode.kavlan[adapter["device"]][f"kavlan-{vlan}"])
+            address = (
+                adapter["ip"]
+                if vlan == PRODUCTION
+                else node.apinode.kavlan[adapter["device"]][f"kavlan-{vlan}"]
+            )
+            try:
+                return str(ipaddress.IPv4Address(str(address)))
+            except ValueError as error:
+                raise DeploymentError(
+                    f"Grid'5000 lists {str(address)[:100]!a} as the address of {node.fqdn}, which"
+                    " is no IPv4 address — choose another server"
+                ) from error
     raise DeploymentError(
         f"Grid'5000 lists no mounted Ethernet interface for {node.fqdn} — choose another server"
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from laggard.core.errors import LaggardError, PrerequisiteError
+from laggard.core.errors import InputError, LaggardError, PrerequisiteError, escape_unprintable
 from laggard.core.run_schema import ReservedJob
 from laggard.layers_services.g5k.api import (
     OVER,
@@ -30,6 +31,12 @@ PREFIX = "laggard-"
 WAIT_S = 120.0
 ASK_AGAIN_S = 15.0
 
+_SITE = re.compile(r"[a-z][a-z0-9-]{0,62}", re.ASCII)
+
+
+class ForeignJobError(InputError):
+    """Recorded job that belongs to another run or user on the testbed; it was not ended."""
+
 
 def job_name(run_id: str) -> str:
     """Return the name of a run's jobs on the testbed."""
@@ -42,6 +49,8 @@ def release_jobs(
     """End jobs and wait until the testbed confirms that they are over.
 
     Requests that fail or have no effect are repeated. A job of number 0 is searched by its name.
+    A job is ended only if it has the recorded name on the testbed and belongs to the user, because
+    a record may be wrong.
 
     Args:
         jobs: recorded jobs; those already released are skipped
@@ -52,6 +61,9 @@ def release_jobs(
         The same jobs, with numbers that were found by name, and with `released` set if the testbed
         confirmed the end. A job that is not released has been logged with the command that ends
         it.
+
+    Raises:
+        ForeignJobError: some jobs have another name or owner; the others were ended
     """
     pace = pace or Pace()
     done: list[ReservedJob] = []
@@ -116,8 +128,17 @@ def destroy(
 
     Returns:
         As `release_jobs`.
+
+    Raises:
+        ForeignJobError: as `release_jobs`, or a recorded job has another name than `name`, or its
+            site has no possible name; then nothing was ended
     """
     known = tuple(jobs)
+    placeholders = (
+        ReservedJob(testbed="g5k", site=site, job_id=0, name=name, nodes=0) for site in sites
+    )
+    for job in (*known, *placeholders):
+        _require_own_record(job, name)
     numbers = {(job.site, job.job_id) for job in known}
     known_at = {job.site for job in known}
     found = [job for job in find_jobs(name, sites, pace) if (job.site, job.job_id) not in numbers]
@@ -173,12 +194,29 @@ def _list_jobs_named(name: str, site: str, pace: Pace) -> list[ReservedJob] | No
     ]
 
 
+def _require_own_record(job: ReservedJob, name: str) -> None:
+    """Refuse a record that names a job of something else than the run.
+
+    Raises:
+        ForeignJobError: it does
+    """
+    if (name and job.name != name) or not _SITE.fullmatch(job.site) or job.job_id < 0:
+        raise ForeignJobError(
+            escape_unprintable(
+                f"run.json lists job {job.job_id} at {job.site}, named {job.name}: the jobs of this"
+                f" run are named {name or PREFIX + '...'}, at a site of Grid'5000 — nothing was"
+                " released; remove the job from run.json"
+            )
+        )
+
+
 class _Ending:
     """Release of one job and its progress."""
 
     def __init__(self, job: ReservedJob) -> None:
         self.job = job
         self.over = False
+        self.foreign = ""
         self.reason = "its release was not requested yet"
         self._asked_s: float | None = None
 
@@ -192,6 +230,10 @@ class _Ending:
             return
         try:
             there = job_of(self.job.site, self.job.job_id, pace)
+            if there.state not in OVER:
+                self.foreign = _describe_foreign_job(self.job, there)
+            if self.foreign:
+                return
             if there.state not in OVER and (
                 self._asked_s is None or time.monotonic() - self._asked_s > ASK_AGAIN_S
             ):
@@ -222,19 +264,39 @@ def _end_jobs(jobs: Sequence[ReservedJob], pace: Pace, wait_s: float) -> tuple[R
     try:
         while True:
             for ending in endings:
-                if not ending.over:
+                if not (ending.over or ending.foreign):
                     ending.step(quick)
             left = deadline - time.monotonic()
-            if left <= 0 or all(ending.over or ending.job.job_id == 0 for ending in endings):
+            if left <= 0 or all(
+                ending.over or ending.foreign or ending.job.job_id == 0 for ending in endings
+            ):
                 break
             time.sleep(min(pace.poll_s, left))
     except PrerequisiteError as error:
         # Logged instead of raised, since the jobs that are still held are reported below.
         log.error("Grid'5000 rejects every release: %s", error)  # noqa: TRY400
     for ending in endings:
-        if not ending.over:
+        if not (ending.over or ending.foreign):
             log.error("%s (%s)", _by_hand(ending.job), ending.reason)
+    if foreign := [ending.foreign for ending in endings if ending.foreign]:
+        raise ForeignJobError("\n".join(foreign))
     return tuple(_mark_over(ending.job) if ending.over else ending.job for ending in endings)
+
+
+def _describe_foreign_job(recorded: ReservedJob, there: Job) -> str:
+    """Return the reason not to end a job; empty if it is the recorded one and the user's own."""
+    from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
+
+    user = str(get_api_username())
+    name = str(get_job_attribute(there, "name") or "")
+    owner = str(get_job_attribute(there, "user_uid") or user)
+    if (name, owner) == (recorded.name, user):
+        return ""
+    return escape_unprintable(
+        f"job {recorded.job_id} at {recorded.site} is named {name[:100] or '(nothing)'} and belongs"
+        f" to {owner[:100]} on Grid'5000; the run's job is named {recorded.name} and belongs to"
+        f" {user} — it was not released; remove it from run.json"
+    )
 
 
 def _delete_job(job: Job) -> None:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from laggard.core.errors import DeploymentError, InputError, LaggardError
+from laggard.core.errors import DeploymentError, InputError, LaggardError, escape_unprintable
 from laggard.core.hosts import Host
 from laggard.core.run_schema import ReservedJob
 from laggard.layers_services.g5k.api import (
@@ -418,7 +418,7 @@ def _expected(job: Job) -> str:
 
 def _message(job: Job) -> str:
     message = getattr(job, "message", None)
-    return f": {message}" if message else ""
+    return f": {escape_unprintable(str(message)[:300])}" if message else ""
 
 
 def _ready(

@@ -72,7 +72,7 @@ def _static_machine(machine: Machine) -> dict[str, EnoslibValue]:
 
 
 def _ansible_ssh_arguments(access: Access) -> tuple[str, ...]:
-    """Return the arguments as `-o` settings, the only spelling that ssh, sftp and scp share."""
+    """Return the arguments as `-o` settings, the only spelling that Ansible's ssh and scp share."""
     jump = (f"ProxyJump={access.gateway}",) if access.gateway else ()
     settings = ("BatchMode=yes", *_NOTICE_DEATH, *jump, *access.options)
     return tuple(word for setting in settings for word in ("-o", setting))

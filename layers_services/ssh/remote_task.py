@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import DeploymentError
+from laggard.core.node_values import escape_lines
 
 if TYPE_CHECKING:
     from enoslib import Roles
@@ -93,6 +94,7 @@ def _format_payload(payload: Mapping[str, object]) -> str:
 def _shorten_text(text: str) -> str:
     """Return the end of a text, where the reason usually is, on one line."""
     line = " | ".join(part.strip() for part in text.splitlines() if part.strip())
+    line = escape_lines(line[-10 * _MOST_SHOWN :])
     return line if len(line) <= _MOST_SHOWN else f"...{line[-_MOST_SHOWN:]}"
 
 

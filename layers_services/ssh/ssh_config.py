@@ -1,6 +1,6 @@
 """Configuration file for all ssh connections of a run (ssh_config(5)).
 
-With it, ssh, sftp, execo and Ansible reach a machine in the same way, by its host's name.
+With it, ssh and Ansible reach a machine in the same way, by its host's name.
 """
 
 from __future__ import annotations

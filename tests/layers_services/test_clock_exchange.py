@@ -7,6 +7,7 @@ import itertools
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -206,6 +207,22 @@ def test_lost_late_doubled_and_forged_datagrams_do_no_harm(
         assert exchanger.waiting == 2
     assert [e.sent_ns for e in found] == sorted((e.sent_ns for e in found), reverse=True)
     assert all(e.sent_ns < e.received_ns <= e.answered_ns < e.returned_ns for e in found)
+
+
+@pytest.mark.parametrize(
+    ("received_ns", "answered_ns"),
+    [(2**63 - 1, 2**63 - 1), (-(2**63), -(2**63)), (0, 2**63 - 1), (5, 4)],
+)
+def test_impossible_times_of_the_reference_are_ignored(
+    responder: Responder, middleman: Middleman, received_ns: int, answered_ns: int
+) -> None:
+    with Exchanger(LOOPBACK, middleman.port, bursts=1, spacing_s=0.001) as exchanger:
+        assert exchanger.step() == ()
+        answer = middleman.answer_to(middleman.question(), responder)
+        middleman.deliver(answer[:16] + struct.pack("!qq", received_ns, answered_ns))
+        while not exchanger.foreign:
+            assert readable(exchanger)
+            assert exchanger.step() == ()
 
 
 def test_the_responder_ignores_what_is_no_question(responder: Responder) -> None:

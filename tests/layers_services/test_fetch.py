@@ -1,4 +1,4 @@
-"""Files come home whole over real SFTP: what a broken connection left, what is wrong, and what is
+"""Files come home whole over real SSH: what a broken connection left, what is wrong, and what is
 not there."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from laggard.layers_services.ssh.fetch_files import _quote_remote_path
 from tests.remote.remote_scenario import REPOSITORY
 from tests.testbed.nodes import lacking
 from tests.users import Runner
@@ -42,10 +41,10 @@ SCRIPT = f"""
             (home / "spans.arrow").write_bytes(b"x" * 1000000)  # what a broken connection left
             (home / "logs" / "a b.log").write_bytes(b"HELLO\\n")  # as long, and another
             pauses = []
-            fetch_files(host.name, config, folder, files, home, pauses.append)
+            fetch_files(host.name, config, "/usr/bin/python3", folder, files, home, pauses.append)
             found = {{"whole": all((home / name).read_bytes() == data for name, data in content.items()), "pauses": pauses}}
             try:
-                fetch_files(host.name, config, folder, {{"gone": RemoteFile(3, "00")}}, home, pauses.append)
+                fetch_files(host.name, config, "/usr/bin/python3", folder, {{"gone": RemoteFile(3, "0" * 64)}}, home, pauses.append)
             except DeploymentError as error:
                 found["missing"] = str(error)
             print(json.dumps(found))
@@ -64,7 +63,3 @@ def test_files_come_home_whole(own_runner: Runner) -> None:
     assert "1 of 1 files could not be fetched in 5 attempts" in found["missing"]
     assert "/var/tmp/some run's [folder]" in found["missing"]
     assert found["pauses"] == [1.0, 2.0, 4.0, 8.0]
-
-
-def test_paths_are_quoted_for_sftp() -> None:
-    assert _quote_remote_path('a b*"[c]?\\') == '"a b*\\"[c]?\\\\"'

@@ -224,6 +224,70 @@ def test_jobs_are_found_by_name_and_released(scripts: Scripts) -> None:
     }
 
 
+def test_a_job_of_another_name_owner_or_run_is_not_ended(scripts: Scripts) -> None:
+    """A record may be wrong, or forged: what it lists is compared with what the testbed has."""
+    found = scripts.answer("""
+    from laggard.core.run_schema import RunRecord
+    from laggard.layers_services.g5k.release import ForeignJobError
+    from laggard.remote.destroy import destroy_runs
+
+    def job(number, name="laggard-a", site="rennes"):
+        return ReservedJob(testbed="g5k", site=site, job_id=number, name=name, nodes=1)
+
+    def refused(function):
+        try:
+            return shown(function())
+        except ForeignJobError as error:
+            return str(error)
+
+    def record(run, *jobs):
+        folder = Path.cwd() / "runs" / "small" / run
+        folder.mkdir(parents=True)
+        made = RunRecord(id=run, scenario="small", status="failed", command=(), seed=1, versions={},
+                         git=None, started="", testbed="g5k", hosts=(), stages=(), jobs=jobs)
+        (folder / "run.json").write_text(made.model_dump_json())
+
+    def act(grid):
+        from enoslib.infra.enos_g5k import g5k_api_utils
+        submit(grid, name="mine"), submit(grid), submit(grid, "lyon", "laggard-b", "gemini", ["exotic"])
+        record("a", job(1800001, "laggard-a"))
+        record("b", job(1800003, "laggard-b", "lyon"))
+        record("c", job(1800001, "mine"))
+        found = {
+            "other name": refused(lambda: release_jobs([job(1800001), job(1800002)], PACE)),
+            "others ended": states(grid),
+            "other run": refused(lambda: destroy([job(1800001, "mine")], "laggard-a", pace=PACE)),
+            "no site": refused(lambda: destroy([job(1, site="rennes/jobs/7?x=")], "laggard-a", pace=PACE)),
+            "no site of a job that is over": refused(lambda: destroy([], "laggard-a", ["../lyon"], PACE)),
+        }
+        report = destroy_runs(Path.cwd() / "runs")
+        found["report"] = [shown(report.released), shown(report.held), len(report.refused)]
+        found["text"] = report.text()
+        submit(grid, name="laggard-d")
+        user = g5k_api_utils.get_api_username
+        g5k_api_utils.get_api_username = lambda: "eve"
+        found["other owner"] = refused(lambda: release_jobs([job(1800004, "laggard-d")], PACE))
+        g5k_api_utils.get_api_username = user
+        found["left"] = [held[1] for held in states(grid)]
+        return found
+    in_sandbox(on_paper, act)
+""")
+    mine = "job 1800001 at rennes is named mine and belongs to jdoe on Grid'5000; the run's job is"
+    assert found["other name"].startswith(mine)
+    assert [held[1] for held in found["others ended"]] == [1800001, 1800003]
+    assert "the jobs of this run are named laggard-a" in found["other run"]
+    assert "nothing was released" in found["no site"]
+    assert "nothing was released" in found["no site of a job that is over"]
+    assert found["report"] == [[["lyon", 1800003, "laggard-b", True]], [], 2]
+    assert mine in found["text"]
+    assert "may still hold nodes" not in found["text"]
+    assert (
+        "belongs to jdoe on Grid'5000; the run's job is named laggard-d and belongs to eve"
+        in (found["other owner"])
+    )
+    assert found["left"] == [1800001, 1800004]
+
+
 def test_a_job_known_by_name_only_or_not_at_all_is_released(scripts: Scripts) -> None:
     found = scripts.answer("""
     def job(number, name="laggard-a", site="rennes"):

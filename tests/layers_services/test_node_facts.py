@@ -228,3 +228,47 @@ case "$1" in {new} {old} *) echo 'Field "compute_cap" is not a valid field to qu
     facts = parse_facts("here", said.stdout)
     assert [(gpu.model, gpu.driver) for gpu in facts.gpus] == [("Tesla T4", driver)] * 2
     assert facts.usable_gpus == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cores many",
+        "cores -1",
+        "cores " + "9" * 5000,
+        "cores \u0663",
+        "memory_kib 1e9",
+        "memory_kib " + "9" * 20,
+        "ipv6 2: eth0    inet6 :::::/64 scope global",
+        "ipv6 2: eth0    inet6 1:2:3:4:5:6:7:8:9/64 scope global",
+        "cpu \x1b[2J",
+        "cpu \u202e",
+        "cpu " + "x" * 5000,
+    ],
+)
+def test_an_impossible_fact_is_refused_with_its_node(line: str) -> None:
+    with pytest.raises(DeploymentError, match=r"^edge: .* is garbled: ") as error:
+        parse_facts("edge", f"laggard-fact {line}\nlaggard-fact complete yes\n")
+    assert str(error.value).isprintable()
+
+
+def test_facts_without_end_are_refused() -> None:
+    with pytest.raises(DeploymentError, match="more than 256 values of 'gpu'"):
+        parse_facts("edge", "laggard-fact gpu H100\n" * 300 + "laggard-fact complete yes\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("device 2: eth0; reboot    inet 10.0.0.1/24", "device", ""),
+        ("device 2: a/../b    inet 10.0.0.1/24", "device", ""),
+        ("device 2: eth0@if7    inet 10.0.0.1/24", "device", "eth0"),
+        ("glibc glibc 9999.99999", "glibc", None),
+        ("python 99999.1 /usr/bin/python3", "pythons", ()),
+        ("python 3.11 python3", "pythons", ()),
+        ("disk_free disk 1 1 " + "9" * 30 + " 1% /", "free_bytes", 0),
+    ],
+)
+def test_an_unusable_fact_is_left_out(line: str, field: str, value: object) -> None:
+    facts = parse_facts("edge", f"laggard-fact {line}\nlaggard-fact complete yes\n")
+    assert getattr(facts, field) == value

@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 
 from laggard.core.errors import DeploymentError
+from laggard.core.hosts import Host
 from laggard.layers_services.environment.gpus import Gpu
+from laggard.layers_services.environment.install_on_node import ANSWER_MARK
 from laggard.layers_services.environment.node_facts import Interpreter, NodeFacts
-from laggard.layers_services.environment.prepare import install_command, platforms
+from laggard.layers_services.environment.prepare import (
+    _parse_answer,
+    _to_prepared_node,
+    install_command,
+    platforms,
+)
 from laggard.layers_services.environment.wheels import Platform, Wheel, WheelSet
+from laggard.layers_services.machine import Access, Machine
 from tests.testbed.nodes import lacking
 from tests.testbed.scripts import Scripts
 
@@ -81,6 +89,41 @@ def test_nodes_that_cannot_run_workers_are_all_named(change: dict[str, Any], sai
     assert first == "2 of 3 nodes cannot run workers:"
     assert [line.split(":")[0].strip() for line in named] == ["one", "three"]
     assert said in named[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"state": "ready"}',
+        '{"state": "owned", "python": "/p", "runs": "/r"}',
+        '{"state": "ready", "python": "p", "runs": "/r"}',
+        '{"state": "ready", "python": "/p", "runs": "/r/../.."}',
+        '{"state": "ready", "python": "/p\\ntouch x", "runs": "/r"}',
+        '{"state": "ready", "python": "/' + "p" * 2000 + '", "runs": "/r"}',
+        '{"state": "ready", "python": "/p", "runs": "/r", "more": 1}',
+        '{"state": "missing", "missing": [1]}',
+        '{"state": "missing", "missing": ["' + '", "'.join(map(str, range(2000))) + '"]}',
+        '{"state": "missing", "missing": ["' + "w" * 600 + '"]}',
+    ],
+)
+def test_a_garbled_answer_is_refused_with_its_node(answer: str) -> None:
+    node = Machine(Host("edge", "edge", "trainer", 1, 1), Access("10.0.0.1"))
+    with pytest.raises(
+        DeploymentError, match=r"^edge: the answer about its environment is garbled"
+    ):
+        _to_prepared_node(node, _parse_answer("edge", f"hello\n{ANSWER_MARK}{answer}\n"))
+
+
+@pytest.mark.parametrize("wrong", ["a b", "-oProxyCommand=x", "a\nProxyCommand x", ""])
+def test_an_address_cannot_become_a_setting_of_ssh(wrong: str) -> None:
+    for settings in ({"address": wrong}, {"address": "a", "user": wrong}):
+        with pytest.raises(DeploymentError, match="is no user, address or jump host of ssh"):
+            Access(**settings)
+    with pytest.raises(DeploymentError, match="unprintable"):
+        Access("a", options=("Port=1\nProxyCommand x",))
 
 
 def test_the_command_fits_into_one_argument() -> None:

@@ -54,10 +54,9 @@ def test_ssh_reaches_each_node_by_its_access(scripts: Scripts) -> None:
     answer = scripts.answer("""
     def look(nodes):
         here = Path.cwd() / "nodes"
-        (here / "sent").write_text("sent by sftp")
         put = subprocess.run(
-            ["sftp", "-b", "-", *nodes.access(one).sftp_arguments()],
-            input=f"put {here}/sent /tmp/here\\n", capture_output=True, text=True,
+            ["ssh", *nodes.access(one).ssh_arguments(), "cat > /tmp/here"],
+            input="sent", capture_output=True, text=True,
         )
         on(nodes, one, f"echo shared > /home/{USER}/note; echo mine > /etc/mark; echo kept > /var/tmp/kept")
         everywhere = ["hostname", "ls /tmp", f"cat /home/{USER}/note 2>/dev/null", "cat /etc/mark 2>/dev/null"]

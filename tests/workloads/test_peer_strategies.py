@@ -103,7 +103,7 @@ def test_spans_tile_every_rank(trained: Trained, name: str) -> None:
 @pytest.mark.parametrize("name", OWN_PACE)
 def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: Trained, name: str) -> None:
     """Within 1 %: a model of 38 kB has some 200 bytes around it, acknowledgement included."""
-    for each in read_traffic(trained(name).output_dir, 3):
+    for each in read_traffic(trained(name).output_dir, range(3)):
         assert each.payload_bytes is not None
         assert each.payload_bytes > 1e6
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
@@ -189,7 +189,7 @@ def test_models_sent_beside_are_on_a_lane_of_their_own(trained: Trained) -> None
     )
     assert len(beside) > 30
     assert beside.bytes.sum() == sum(
-        each.payload_bytes or 0 for each in read_traffic(trained("ad_psgd").output_dir, 3)
+        each.payload_bytes or 0 for each in read_traffic(trained("ad_psgd").output_dir, range(3))
     )
 
 
@@ -230,7 +230,8 @@ def test_groups_tell_whom_they_waited_for_and_what_they_sent(trained: Trained) -
         zip(zip(waited.step, waited["rank"], strict=True), waited.waited_for, strict=True)
     )
     sent = sum(
-        each.payload_bytes or 0 for each in read_traffic(trained("partial_reduce").output_dir, 3)
+        each.payload_bytes or 0
+        for each in read_traffic(trained("partial_reduce").output_dir, range(3))
     )
     assert averages.bytes.sum() == pytest.approx(sent, rel=0.01)
 
@@ -253,7 +254,7 @@ def test_the_ring_trains_as_all_reduce_does_and_sends_what_an_optimal_one_does(
     comm = spans[spans.phase == "comm"]
     assert set(comm.group) == {0}
     assert comm.bytes.sum() == 12 * 2 * 2 * state.bytes
-    traffic = read_traffic(training.output_dir, 3)
+    traffic = read_traffic(training.output_dir, range(3))
     assert sum(each.payload_bytes or 0 for each in traffic) == comm.bytes.sum()
     for each in traffic:
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.05), (

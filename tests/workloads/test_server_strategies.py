@@ -132,7 +132,7 @@ def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(
     trained: dict[str, Training], name: str
 ) -> None:
     """Of every worker and of the server, within 1 %."""
-    traffic = read_traffic(trained[name].output_dir, 4)
+    traffic = read_traffic(trained[name].output_dir, range(4))
     assert len(traffic) == 4
     for each in traffic:
         assert each.payload_bytes is not None

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from laggard.core.node_values import Count, NodeMessage, Number, Rank
 from laggard.workloads.coordination.start_barrier import (
     BarrierOpening,
     EvaluationVerdict,
@@ -22,49 +21,45 @@ from laggard.workloads.coordination.start_barrier import (
 ClockMap = Callable[[int], int]
 
 
-class _BarrierUpdate(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Arrived(_BarrierUpdate):
+class Arrived(NodeMessage):
     """Arrival of a rank at a barrier, at `time_ns` (reference clock)."""
 
     kind: Literal["arrived"] = "arrived"
-    rank: int
-    barrier: int
-    time_ns: int
+    rank: Rank
+    barrier: Count
+    time_ns: Number
 
 
-class Opened(_BarrierUpdate):
+class Opened(NodeMessage):
     """Opening of a barrier at `time_ns` (reference clock)."""
 
     kind: Literal["opened"] = "opened"
-    barrier: int
-    time_ns: int
+    barrier: Count
+    time_ns: Number
     verdict: EvaluationVerdict
 
 
-class LastStep(_BarrierUpdate):
+class LastStep(NodeMessage):
     """Last step as named by rank 0, which waits until every machine has sent `LastStepKnown`."""
 
     kind: Literal["last_step"] = "last_step"
-    step: int
+    step: Number
     reason: Reason
 
 
-class LastStepKnown(_BarrierUpdate):
+class LastStepKnown(NodeMessage):
     """Acknowledgement that a machine's ranks know the last step."""
 
     kind: Literal["last_step_known"] = "last_step_known"
 
 
-class LastStepConfirmed(_BarrierUpdate):
+class LastStepConfirmed(NodeMessage):
     """Confirmation that every machine's ranks know the last step: rank 0 may begin it."""
 
     kind: Literal["last_step_confirmed"] = "last_step_confirmed"
 
 
-class StopRequested(_BarrierUpdate):
+class StopRequested(NodeMessage):
     """Request to stop, because the walltime of the machines is about to end."""
 
     kind: Literal["stop_requested"] = "stop_requested"

@@ -12,10 +12,11 @@ import time
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, Field
 
+from laggard.core.node_values import Count, NodeMessage, Number, Rank
 from laggard.workloads.coordination.barrier_relay import ClockMap
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.start_barrier import Reason
@@ -29,66 +30,70 @@ PIECE_BYTES = 96 << 10
 """Bytes of a part that are sent at a time; updates of barriers and clocks are sent between two
 pieces."""
 
+_PIECE_CHARACTERS = PIECE_BYTES // 3 * 4
+"""Length of a piece in base64; its bytes are a multiple of three."""
 
-class _ProgressMessage(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+def _require_piece(content: str) -> str:
+    b64decode(content, validate=True)
+    return content
 
 
-class Counted(_ProgressMessage):
+class Counted(NodeMessage):
     """Progress of a rank: numbers of finished steps and of samples trained on."""
 
     kind: Literal["counted"] = "counted"
-    rank: int
-    samples: int
-    steps: int
+    rank: Rank
+    samples: Count
+    steps: Count
 
 
-class PartPiece(_ProgressMessage):
+class PartPiece(NodeMessage):
     """Next bytes (base64) of a rank's part of a snapshot."""
 
     kind: Literal["part_piece"] = "part_piece"
-    rank: int
-    number: int
-    content: str
+    rank: Rank
+    number: Count
+    content: Annotated[str, Field(max_length=_PIECE_CHARACTERS), AfterValidator(_require_piece)]
     last: bool
 
 
-class PartGiven(_ProgressMessage):
+class PartGiven(NodeMessage):
     """End of a rank's part of a snapshot, sent after its last piece.
 
     The part was valid at `time_ns` (reference clock).
     """
 
     kind: Literal["part_given"] = "part_given"
-    rank: int
-    number: int
-    time_ns: int
+    rank: Rank
+    number: Count
+    time_ns: Number
 
 
-class SessionEnded(_ProgressMessage):
+class SessionEnded(NodeMessage):
     """End of a rank's session."""
 
     kind: Literal["session_ended"] = "session_ended"
-    rank: int
-    session: int
+    rank: Rank
+    session: Count
 
 
-class StageReached(_ProgressMessage):
+class StageReached(NodeMessage):
     """Stage of the training's end that a rank has reached."""
 
     kind: Literal["stage_reached"] = "stage_reached"
-    rank: int
-    stage: int
+    rank: Rank
+    stage: Count
 
 
-class SnapshotRequested(_ProgressMessage):
+class SnapshotRequested(NodeMessage):
     """Request of the coordinator for all ranks' parts of a snapshot."""
 
     kind: Literal["snapshot_requested"] = "snapshot_requested"
-    number: int
+    number: Count
 
 
-class TrainingOver(_ProgressMessage):
+class TrainingOver(NodeMessage):
     """End of the training, as decided by the coordinator."""
 
     kind: Literal["training_over"] = "training_over"

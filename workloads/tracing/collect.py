@@ -27,15 +27,13 @@ from laggard.core.span_schema import (
     step_schema,
 )
 from laggard.core.virtual_time import Dilation
-from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
-from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
+from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.tracing.source_rows import Evaluation, Source, SourceRows, load_source
+from laggard.workloads.tracing.stream import Rows
 
 Integers = npt.NDArray[np.int64]
 CPU = "cpu"
 """Device class of a rank that has no GPU."""
-
-SUSPECT_NS = 1_000_000
-"""Clock error above which a span is marked. Findings about waits tolerate an error of 1 ms."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +43,6 @@ class Collected:
     spans: int
     steps: int
     links: int
-
-
-@dataclass(frozen=True)
-class Source:
-    """Streams of one machine's processes.
-
-    Attributes:
-        output_dir: folder with the streams.
-        ranks: ranks whose spans and steps are in the folder.
-        clock: map from the machine's clock to the clock of rank 0's machine.
-    """
-
-    output_dir: WorkerOutputDir
-    ranks: tuple[int, ...]
-    clock: ClockFit
 
 
 def collect(
@@ -77,11 +60,13 @@ def collect(
     source = Source(
         WorkerOutputDir(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity()
     )
-    return collect_from([source], run_folder, hosts_by_rank, dilation, cpu_shares, sampled)
+    names = sampled or _sampled_hosts(hosts_by_rank)
+    rows = load_source(source, len(names))
+    return collect_from([rows], run_folder, hosts_by_rank, dilation, cpu_shares, sampled)
 
 
 def collect_from(
-    sources: Sequence[Source],
+    sources: Sequence[SourceRows],
     run_folder: Path,
     hosts_by_rank: Sequence[Host],
     dilation: Dilation,
@@ -94,7 +79,7 @@ def collect_from(
     of the strategy go to `decisions.json`.
 
     Args:
-        sources: streams of the training by machine; rank 0's machine comes first.
+        sources: content of the streams by machine; rank 0's machine comes first.
         run_folder: folder that gets the tables.
         hosts_by_rank: host of every rank.
         dilation: ratio of real to virtual time.
@@ -105,10 +90,10 @@ def collect_from(
     Returns:
         Numbers of rows.
     """
-    zero_ns = read_zero_ns(sources[0].output_dir)
-    spans = np.concatenate([_spans_of(source) for source in sources])
-    steps = np.concatenate([_steps_of(source) for source in sources])
-    links = np.concatenate([_links_of(source) for source in sources])
+    zero_ns = sources[0].zero_ns
+    spans = np.concatenate([source.spans for source in sources])
+    steps = np.concatenate([source.steps for source in sources])
+    links = np.concatenate([source.links for source in sources])
     if zero_ns is None:
         # Without a first step there is no time zero, so nothing can be placed in time.
         spans, steps, links = spans[:0], steps[:0], links[:0]
@@ -117,7 +102,7 @@ def collect_from(
     _write_table(run_folder / "spans.parquet", _span_table(spans, steps, clock))
     _write_table(
         run_folder / "steps.parquet",
-        _step_table(steps, clock, read_lines(sources[0].output_dir.evaluations)),
+        _step_table(steps, clock, sources[0].evaluations),
     )
     _write_table(
         run_folder / "links.parquet",
@@ -125,81 +110,28 @@ def collect_from(
     )
     _write_decisions(run_folder / "decisions.json", sources, clock)
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
-    clocks |= {rank: source.clock for source in sources for rank in source.ranks}
+    clocks |= {rank: each.source.clock for each in sources for rank in each.source.ranks}
+    device_classes = {rank: name for each in sources for rank, name in each.device_classes.items()}
     _write_table(
         run_folder / "hosts.parquet",
-        _host_table(hosts_by_rank, cpu_shares or {}, clocks, spans, read_device_classes(sources)),
+        _host_table(hosts_by_rank, cpu_shares or {}, clocks, spans, device_classes),
     )
     return Collected(len(spans), len(steps), len(links))
 
 
-def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> None:
+def _write_decisions(path: Path, sources: Sequence[SourceRows], clock: _Clock) -> None:
     """Write the decisions of the strategy during training; write no file if there were none.
 
     The rank that records decisions for all, or the server, has written them.
     """
-    decisions = []
-    for source in sources:
-        lines = read_lines(source.output_dir.decisions)
-        time_ns = source.clock.to_reference(
-            np.array([line["time_ns"] for line in lines], dtype=np.int64)
-        )
-        since_s = clock.since_zero(time_ns) / 1e9
-        decisions += [
-            {"step": line["step"], "at_s": round(at_s, 3), "description": line["description"]}
-            for line, at_s in zip(lines, since_s.tolist(), strict=True)
-        ]
+    lines = [line for source in sources for line in source.decisions]
+    times_ns = np.array([line.time_ns for line in lines], dtype=np.int64)
+    decisions = [
+        {"step": line.step, "at_s": round(at_s, 3), "description": line.description}
+        for line, at_s in zip(lines, (clock.since_zero(times_ns) / 1e9).tolist(), strict=True)
+    ]
     if decisions:
         path.write_text(json.dumps(decisions, indent=1) + "\n")
-
-
-def _spans_of(source: Source) -> Rows:
-    """Return a machine's spans in the reference clock, with flags on those with uncertain times."""
-    rows = _read_streams([source.output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
-    start_ns = rows["start_ns"].copy()
-    end_ns = source.clock.to_reference(start_ns + rows["dur_ns"])
-    rows["start_ns"] = source.clock.to_reference(start_ns)
-    rows["dur_ns"] = end_ns - rows["start_ns"]
-    rows["flags"] |= source.clock.span_flags(start_ns, SUSPECT_NS)
-    return rows
-
-
-def _steps_of(source: Source) -> Rows:
-    """Return a machine's steps in the reference clock."""
-    rows = _read_streams([source.output_dir.steps(rank) for rank in source.ranks], STEP_ROW)
-    for name in ("start_ns", "end_ns"):
-        rows[name] = source.clock.to_reference(rows[name].copy())
-    return rows
-
-
-def _read_streams(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:
-    """Return all rows of these streams, including those of later processes of a rank."""
-    found = [read_rows(each, row) for stream in streams for each in of_all_lives(stream)]
-    return np.concatenate([np.empty(0, dtype=row), *found])
-
-
-def _links_of(source: Source) -> Rows:
-    """Return a machine's link samples in the reference clock."""
-    rows = read_rows(source.output_dir.links, LINK_ROW)
-    rows["time_ns"] = source.clock.to_reference(rows["time_ns"].copy())
-    return rows
-
-
-def read_zero_ns(output_dir: WorkerOutputDir) -> int | None:
-    """Return the time of the first step, CLOCK_MONOTONIC ns; None if it never began."""
-    return (
-        int(json.loads(output_dir.zero.read_bytes())["zero_ns"])
-        if output_dir.zero.exists()
-        else None
-    )
-
-
-def read_device_classes(sources: Sequence[Source]) -> dict[int, str]:
-    """Return the model of the GPU of each rank that computed on one."""
-    files = {
-        rank: source.output_dir.device_class(rank) for source in sources for rank in source.ranks
-    }
-    return {rank: file.read_text() for rank, file in files.items() if file.exists()}
 
 
 @dataclass(frozen=True)
@@ -244,11 +176,11 @@ def _step_key(rows: Rows) -> Integers:
     return key
 
 
-def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Mapping[str, object]]) -> pa.Table:
+def _step_table(rows: Rows, clock: _Clock, evaluations: Sequence[Evaluation]) -> pa.Table:
     rows = rows[np.lexsort((rows["rank"], rows["step"]))]
     # Ranks in lockstep are evaluated after a common step, so the line has no rank. Otherwise the
     # line names the rank and step of the push before the evaluation.
-    accuracy_of = {(line["step"], line.get("rank")): line["accuracy"] for line in evaluations}
+    accuracy_of = {(line.step, line.rank): line.accuracy for line in evaluations}
     places = zip(rows["step"].tolist(), rows["rank"].tolist(), strict=True)
     accuracies = [
         accuracy_of.get((step, None), accuracy_of.get((step, rank))) for step, rank in places

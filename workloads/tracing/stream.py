@@ -122,6 +122,8 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def split_records(batch: pa.RecordBatch, row: np.dtype[np.void]) -> Rows:
     """Return the rows of a record batch."""
+    # The batch may come from a machine that is not trusted.
+    batch.validate(full=True)
     rows = np.zeros(batch.num_rows, dtype=row)
     for name in row.names or ():
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)

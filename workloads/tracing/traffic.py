@@ -6,9 +6,13 @@ They are read at the end of training, while the connections are open.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
+from laggard.core.node_values import Count, Rank
 from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 from laggard.workloads.transport.inet_diag import list_own_connections
 
@@ -28,9 +32,12 @@ class Traffic:
             acknowledgements of messages, but not TCP's.
     """
 
-    node: int
-    payload_bytes: int | None
-    acked_bytes: int
+    node: Rank
+    payload_bytes: Count | None
+    acked_bytes: Count
+
+
+_TRAFFIC = TypeAdapter(Traffic)
 
 
 def write_traffic(output_dir: WorkerOutputDir, node: int, endpoint: Endpoint | None) -> None:
@@ -43,7 +50,18 @@ def write_traffic(output_dir: WorkerOutputDir, node: int, endpoint: Endpoint | N
     )
 
 
-def read_traffic(output_dir: WorkerOutputDir, nodes: int) -> tuple[Traffic, ...]:
-    """Return the traffic of all processes that wrote it; killed processes did not."""
-    paths = (output_dir.traffic(node) for node in range(nodes))
-    return tuple(Traffic(**json.loads(path.read_bytes())) for path in paths if path.exists())
+def read_traffic(output_dir: WorkerOutputDir, nodes: Iterable[int]) -> tuple[Traffic, ...]:
+    """Return the traffic of those of these processes that wrote it; killed processes did not.
+
+    Raises:
+        ValueError: a file is not the traffic of its process.
+    """
+    found = []
+    for node in nodes:
+        path = output_dir.traffic(node)
+        if path.exists():
+            traffic = _TRAFFIC.validate_json(path.read_bytes())
+            if traffic.node != node:
+                raise ValueError(f"{path.name} is about process {traffic.node}")
+            found.append(traffic)
+    return tuple(found)

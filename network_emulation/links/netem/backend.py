@@ -152,20 +152,11 @@ class NetemBackend:
         names = {number: name for name, number in self.program.numbers.items()}
         counted: dict[Pair, LinkCounters] = {}
         for host, source in self.program.sources.items():
-            shown = json.loads(
-                self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device))
-            )
-            for qdisc in shown:
-                # A leaf's parent is class `1:number`, where the number is that of the destination.
-                number = str(qdisc.get("parent", "")).removeprefix("1:")
-                if (
-                    qdisc["kind"] in {"netem", "pfifo"}
-                    and number.isdigit()
-                    and int(number) in names
-                ):
-                    dropped = int(qdisc.get("drops", 0))
-                    counts = LinkCounters(int(qdisc["bytes"]), int(qdisc["packets"]), dropped)
-                    counted[host, names[int(number)]] = counts
+            shown = self.execute(host, ("tc", "-s", "-j", "qdisc", "show", "dev", source.device))
+            with _garbled_output_explained(host):
+                for number, counts in _parse_counters(shown):
+                    if number in names:
+                        counted[host, names[number]] = counts
         return {**self._arrived(), **counted}
 
     def _arrived(self) -> Mapping[Pair, LinkCounters]:
@@ -173,13 +164,13 @@ class NetemBackend:
 
         Drops are counted as 0: the queue counts them for all its senders together.
         """
-        return {
-            (src, host): LinkCounters(*counts, dropped=0)
-            for host, intake in self.program.intakes.items()
-            for src, counts in parse_received_counters(
-                intake, self.execute(host, intake.count_command())
-            ).items()
-        }
+        arrived: dict[Pair, LinkCounters] = {}
+        for host, intake in self.program.intakes.items():
+            shown = self.execute(host, intake.count_command())
+            with _garbled_output_explained(host):
+                for src, counts in parse_received_counters(intake, shown).items():
+                    arrived[src, host] = LinkCounters(*counts, dropped=0)
+        return arrived
 
     def lateness_ms(self) -> float | None:
         """Return None: the kernel's timers send the packets, and checks measure the links."""
@@ -258,12 +249,37 @@ def _tables_explained() -> Iterator[None]:
         raise EmulationError(f"{error}; {fix}") from error
 
 
+@contextmanager
+def _garbled_output_explained(host: str) -> Iterator[None]:
+    """Name the host whose output cannot be parsed."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise EmulationError(
+            f"{host}: what it says about its queues cannot be read: {error!r:.200}"
+        ) from error
+
+
+def _parse_counters(shown: str) -> Iterator[tuple[int, LinkCounters]]:
+    """Yield the traffic of every leaf that `tc -s -j qdisc show` lists, with its number.
+
+    A leaf's parent is class `1:number`, where the number is that of the destination.
+    """
+    for qdisc in json.loads(shown):
+        number = str(qdisc.get("parent", "")).removeprefix("1:")
+        if qdisc["kind"] in {"netem", "pfifo"} and number.isdigit():
+            counts = (int(qdisc["bytes"]), int(qdisc["packets"]), int(qdisc.get("drops", 0)))
+            yield int(number), LinkCounters(*counts)
+
+
 def _make_room(program: LinkProgram, execute: Execute) -> None:
     """Remove what a killed agent of an earlier run left on the hosts."""
     for host, intake in program.intakes.items():
         links = execute(host, ("ip", "-j", "link", "show"))
         qdiscs = execute(host, ("tc", "-j", "qdisc", "show", "dev", intake.device))
-        for command in make_room(host, intake, links, qdiscs):
+        with _garbled_output_explained(host):
+            commands = make_room(host, intake, links, qdiscs)
+        for command in commands:
             execute(host, command)
 
 
@@ -278,8 +294,7 @@ def _build_removals(
     for host, source in program.sources.items() if lasting else ():
         if source.segment:
             shown = execute(host, ("ip", "-j", "-d", "link", "show", "dev", source.device))
-            removals[host] = (
-                *removals[host],
-                segment_command(source.device, int(json.loads(shown)[0]["gso_max_segs"])),
-            )
+            with _garbled_output_explained(host):
+                segments = int(json.loads(shown)[0]["gso_max_segs"])
+            removals[host] = (*removals[host], segment_command(source.device, segments))
     return removals

@@ -137,4 +137,4 @@ def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
 
     report = destroy_run(find_run(run, runs)) if run else destroy_runs(runs)
     click.echo(report.to_json() if as_json else report.text())
-    return 1 if report.held else 0
+    return 1 if report.held or report.refused else 0

@@ -20,6 +20,7 @@ RunStatus = Literal["running", "done", "failed", "unfaithful", "interrupted"]
 StragglerFamily = Literal["compute", "network", "storage"]
 StragglerKind = Literal["deterministic", "dynamic"]
 SyncMode = Literal["lockstep", "asynchronous"]
+StopReason = Literal["accuracy", "steps", "time", "walltime"]
 
 
 class Record(BaseModel):
@@ -68,7 +69,7 @@ class RunOutcome(Record):
     bytes_sent: int
     cost: float | None
     fairness: float
-    stopped_by: Literal["accuracy", "steps", "time", "walltime"]
+    stopped_by: StopReason
 
 
 def _rename_own_pace(value: object) -> object:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.core.atomic_write import write_atomically
+from laggard.core.errors import InputError
 from laggard.core.run_schema import Record, ReservedJob, RunRecord
 from laggard.remote.testbeds.registry import REMOTE_TESTBEDS
 from laggard.run_folder.store import RECORD_FILE, list_runs, load_record
@@ -18,10 +19,12 @@ class DestroyReport(Record):
     Attributes:
         released: jobs whose release the testbed confirmed.
         held: jobs that may still hold nodes.
+        refused: reasons for which runs were refused, since their records list jobs of others.
     """
 
     released: tuple[ReservedJob, ...]
     held: tuple[ReservedJob, ...]
+    refused: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the report as indented JSON."""
@@ -29,13 +32,13 @@ class DestroyReport(Record):
 
     def text(self) -> str:
         """Return the report as text for a terminal."""
-        if not self.released and not self.held:
+        if not self.released and not self.held and not self.refused:
             return "no testbed holds any nodes for these runs"
         lines = [f"released job {job.job_id} at {job.site} ({job.name})" for job in self.released]
         for name, testbed in REMOTE_TESTBEDS.items():
             if held := [job for job in self.held if job.testbed == name]:
                 lines.append(testbed().format_held_jobs(held))
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.refused])
 
 
 def list_unreleased_jobs(record: RunRecord) -> tuple[ReservedJob, ...]:
@@ -55,7 +58,10 @@ def destroy_run(folder: Path) -> DestroyReport:
     testbed = REMOTE_TESTBEDS.get(record.testbed)
     if testbed is None or record.status == "running":
         return DestroyReport(released=(), held=())
-    after = testbed().release_run(record)
+    try:
+        after = testbed().release_run(record)
+    except InputError as error:
+        return DestroyReport(released=(), held=(), refused=(f"{folder}: {error}",))
     _update_record(folder, record, after)
     return DestroyReport(
         released=tuple(job for job in after if job.released),
@@ -76,6 +82,7 @@ def destroy_runs(runs: Path) -> DestroyReport:
     return DestroyReport(
         released=tuple(job for report in reports for job in report.released),
         held=tuple(job for report in reports for job in report.held),
+        refused=tuple(reason for report in reports for reason in report.refused),
     )
 
 

@@ -6,28 +6,38 @@ import json
 import logging
 import shlex
 import shutil
-import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
+from pydantic import ValidationError
 
-from laggard.core.errors import DeploymentError, LaggardError
+from laggard.core.errors import DeploymentError, LaggardError, RunFolderError
+from laggard.core.node_values import describe_invalid
 from laggard.core.virtual_time import Dilation
-from laggard.layers_services.ssh.fetch_files import RemoteFile, fetch_files
+from laggard.layers_services.ssh.fetch_files import MANIFEST, RemoteFile, fetch_files
+from laggard.layers_services.ssh.transfer_session import open_session
+from laggard.remote.agent.messages import TrainingEnd
 from laggard.remote.agent.node_clock import load_clock_fit
+from laggard.remote.agent.operations import FINALIZE_CLOCK, LIST_FILES
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
 from laggard.scenario.load import Scenario
 from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
-    from laggard.workloads.tracing.collect import Source
+    from laggard.workloads.tracing.source_rows import SourceRows
+
+FETCHED_FOLDER = "nodes"
+"""Folder of the nodes' files below the run folder. It is removed when the tables are written."""
 
 _MANIFEST_TIMEOUT_S = 120.0
-_MANIFEST = TypeAdapter(dict[str, RemoteFile])
+_MOST_MANIFEST_BYTES = 4 << 20
+_MOST_DONE_BYTES = 1 << 16
+_MOST_FETCHES = 8
+_PUMP_S = 0.2
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +49,8 @@ class FetchedResults:
         has_begun: whether the first step began.
         done: content of `done.json`, written by rank 0, the coordinator or the server; None if
             training did not reach its end.
-        missing_hosts: folder of the run on each node whose data was not fetched, by host name.
+        missing_hosts: folder of the run on each node whose data was not fetched, with the reason,
+            by host name.
     """
 
     has_begun: bool
@@ -52,7 +63,7 @@ class FetchConfig:
     """Access to the nodes' files.
 
     Attributes:
-        ssh_config: configuration file for sftp and ssh.
+        ssh_config: configuration file for ssh.
         pythons: path of the Python interpreter on each node, by host name.
     """
 
@@ -65,7 +76,9 @@ def fetch_results(
 ) -> FetchedResults:
     """Fetch all nodes' files and write the tables of the run folder.
 
-    A node that cannot be reached is left out and reported in the log.
+    A node that cannot be reached, or whose files are damaged, is left out and reported in the log.
+    Without the node of rank 0, whose clock is the reference, no tables are written. The files of
+    the other nodes then stay in `FETCHED_FOLDER`.
 
     Args:
         scenario: scenario of the run.
@@ -74,48 +87,99 @@ def fetch_results(
         config: access to the nodes' files.
     """
     from laggard.workloads.plan import sampled_hosts
-    from laggard.workloads.tracing.collect import Source, collect_from
+    from laggard.workloads.tracing.collect import collect_from
 
     agent_pool.tolerate_losses()
-    fetched_folder = run_folder / "workers"
+    fetched_folder = run_folder / FETCHED_FOLDER
+    fetched_folder.mkdir(exist_ok=True)
+    failures = _fetch_all(agent_pool, config, fetched_folder)
+    sampled = sampled_hosts(scenario.workload, scenario.hosts)
+    head, evaluator = scenario.ranks[0].name, find_evaluator_host(scenario)
+    # The head comes first: `collect_from` reads the start time and the evaluations from it.
     fetched = {
         name: fetched_folder / name
-        for name in agent_pool.plans
-        if _fetch_node(name, agent_pool, config, fetched_folder / name)
+        for name in dict.fromkeys((head, *agent_pool.plans))
+        if name not in failures
     }
-    missing = {name: plan.folder for name, plan in agent_pool.plans.items() if name not in fetched}
-    head = scenario.ranks[0].name
-    if head not in fetched or not WorkerOutputDir(fetched[head] / "workers").zero.exists():
-        return FetchedResults(has_begun=False, done=None, missing_hosts=missing)
-    output_dir, evaluated = (
-        WorkerOutputDir(fetched[head] / "workers"),
-        find_evaluator_host(scenario),
-    )
-    if evaluated != head and evaluated in fetched:
-        _merge_evaluator_output(WorkerOutputDir(fetched[evaluated] / "workers"), output_dir)
-    sampled = sampled_hosts(scenario.workload, scenario.hosts)
-    # The head comes first: `collect_from` reads the start time and the evaluations from it.
-    ordered = [head, *(name for name in fetched if name != head)]
-    ranks = {
-        name: tuple(i for i, host in enumerate(scenario.ranks) if host.name == name)
-        for name in ordered
-    }
-    sources = [
-        Source(
-            WorkerOutputDir(fetched[name] / "workers"), ranks[name], load_clock_fit(fetched[name])
+    if evaluator != head and {evaluator, head} <= fetched.keys():
+        _merge_evaluator_output(
+            WorkerOutputDir(fetched[evaluator] / "workers"),
+            WorkerOutputDir(fetched[head] / "workers"),
         )
-        for name in ordered
-        if name in sampled
-    ]
-    collect_from(sources, run_folder, scenario.ranks, Dilation(1.0), scenario.shares, sampled)
-    _write_traffic_counters(sources, len(scenario.ranks) + 1, run_folder)
+    sources: dict[str, SourceRows] = {}
+    for name in [name for name in fetched if name in sampled]:
+        try:
+            sources[name] = _load_node(name, fetched[name], scenario, sampled)
+        except RunFolderError as error:
+            _log.warning("%s: its data is not used: %s", name, error)
+            failures[name] = str(error)
+    missing = {
+        name: f"{agent_pool.plans[name].folder} ({reason})" for name, reason in failures.items()
+    }
+    if head not in sources or sources[head].zero_ns is None:
+        return FetchedResults(has_begun=False, done=None, missing_hosts=missing)
+    collect_from(
+        list(sources.values()), run_folder, scenario.ranks, Dilation(1.0), scenario.shares, sampled
+    )
+    _write_traffic_counters(list(sources.values()), run_folder)
+    output_dir = WorkerOutputDir(fetched[head] / "workers")
     if output_dir.checkpoint.exists():
         shutil.copy(output_dir.checkpoint, run_folder / output_dir.checkpoint.name)
-    done = json.loads(output_dir.done.read_bytes()) if output_dir.done.exists() else None
-    # An empty `done.json` comes from the agent, which writes it to end the link sampler.
-    done = done or None
+    done = _load_training_end(output_dir.done)
     shutil.rmtree(fetched_folder)
     return FetchedResults(has_begun=True, done=done, missing_hosts=missing)
+
+
+def _fetch_all(agent_pool: AgentPool, config: FetchConfig, fetched_folder: Path) -> dict[str, str]:
+    """Fetch the files of all nodes and return the reason for each failure, by host name.
+
+    Several nodes are fetched at once, so that a slow one does not delay the others.
+    """
+    reasons = dict.fromkeys(agent_pool.plans, "an error that was not expected; see the log")
+    slots = threading.Semaphore(_MOST_FETCHES)
+
+    def fetch(name: str) -> None:
+        with slots:
+            reasons[name] = _fetch_node(name, agent_pool, config, fetched_folder / name)
+
+    # The threads are daemons, so that an interrupt does not wait for a transfer.
+    threads = [threading.Thread(target=fetch, args=(name,), daemon=True) for name in reasons]
+    for thread in threads:
+        thread.start()
+    # The agents that wait for their turn must still hear from the controller.
+    while any(thread.is_alive() for thread in threads):
+        agent_pool.poll_events(_PUMP_S)
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _load_node(name: str, folder: Path, scenario: Scenario, sampled: Sequence[str]) -> SourceRows:
+    """Read the fetched files of one node.
+
+    Raises:
+        RunFolderError: they are damaged.
+    """
+    from laggard.workloads.tracing.source_rows import Source, load_source
+
+    ranks = tuple(rank for rank, host in enumerate(scenario.ranks) if host.name == name)
+    has_server = scenario.workload.strategy.uses_server and name == find_evaluator_host(scenario)
+    processes = (*ranks, *((len(scenario.ranks),) if has_server else ()))
+    source = Source(WorkerOutputDir(folder / "workers"), ranks, load_clock_fit(folder))
+    return load_source(source, len(sampled), processes)
+
+
+def _load_training_end(path: Path) -> Mapping[str, object] | None:
+    """Return the content of `done.json`; None if training did not reach its end.
+
+    The agent writes an empty object, to end the link sampler.
+    """
+    content = path.read_bytes() if path.exists() else b"{}"
+    if content.strip() == b"{}":
+        return None
+    try:
+        return TrainingEnd.model_validate_json(content[:_MOST_DONE_BYTES]).model_dump()
+    except ValidationError as error:
+        _log.warning("%s is not used: %s", path.name, describe_invalid(error))
+        return None
 
 
 def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -> None:
@@ -132,40 +196,38 @@ def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -
             shutil.copy(evaluator_path, head_path)
 
 
-def _write_traffic_counters(sources: Sequence[Source], nodes: int, run_folder: Path) -> None:
+def _write_traffic_counters(sources: Sequence[SourceRows], run_folder: Path) -> None:
     """Add the bytes that every process sent to `counters.json`, beside the counters of the links.
 
     The file is missing if training did not reach its end; then this does nothing.
     """
-    from laggard.workloads.tracing.traffic import read_traffic
-
     counters = run_folder / "counters.json"
     if not counters.exists():
         return
     traffic = sorted(
-        (each for source in sources for each in read_traffic(source.output_dir, nodes)),
-        key=lambda each: each.node,
+        (each for source in sources for each in source.traffic), key=lambda each: each.node
     )
     document = json.loads(counters.read_text()) | {"traffic": [asdict(each) for each in traffic]}
     counters.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Path) -> bool:
-    """Fetch one node's files; return False, with a warning in the log, if that fails."""
+def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Path) -> str:
+    """Fetch one node's files; return the reason, with a warning in the log, if that fails."""
     try:
         _finalize_node_clock(name, agent_pool)
         files = _request_manifest(name, agent_pool, config)
-        fetch_files(name, config.ssh_config, agent_pool.plans[name].folder, files, into)
+        folder = agent_pool.plans[name].folder
+        fetch_files(name, config.ssh_config, config.pythons[name], folder, files, into)
     except LaggardError as error:
         _log.warning("could not fetch the data of a node: %s", error)
-        return False
-    return True
+        return str(error)
+    return agent_pool.garbled.get(name, "")
 
 
 def _finalize_node_clock(name: str, agent_pool: AgentPool) -> None:
     """Compare the node's clock a last time; if that fails, the earlier exchanges must do."""
     try:
-        agent_pool.call(name, "finalize_clock", timeout_s=_MANIFEST_TIMEOUT_S)
+        agent_pool.call(name, FINALIZE_CLOCK, timeout_s=_MANIFEST_TIMEOUT_S)
     except LaggardError as error:
         _log.info("%s", error)
 
@@ -176,12 +238,15 @@ def _request_manifest(
     """Return size and hash of the files that the run left on a node.
 
     The agent answers if it is still there. Otherwise a new SSH session runs the same code.
+
+    Raises:
+        DeploymentError: the node is garbled, or did not list its files.
     """
     try:
-        return _MANIFEST.validate_python(
-            agent_pool.call(name, "manifest", timeout_s=_MANIFEST_TIMEOUT_S)
-        )
+        return agent_pool.call(name, LIST_FILES, timeout_s=_MANIFEST_TIMEOUT_S)
     except LaggardError as error:
+        if name in agent_pool.garbled:
+            raise
         _log.info("%s", error)
     command = shlex.join(
         (
@@ -191,13 +256,12 @@ def _request_manifest(
             agent_pool.plans[name].folder,
         )
     )
-    words = ("ssh", "-F", str(config.ssh_config), name, command)
+    ssh = ("ssh", "-F", str(config.ssh_config), "-T", name)
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=_MANIFEST_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
+        with open_session(ssh, command, _MANIFEST_TIMEOUT_S) as session:
+            return MANIFEST.validate_json(session.read_rest(_MOST_MANIFEST_BYTES))
+    except ValidationError as error:
+        reason = describe_invalid(error)
+        raise DeploymentError(f"{name}: its list of files is garbled: {reason}") from error
+    except DeploymentError as error:
         raise DeploymentError(f"{name} did not list the files of the run: {error}") from error
-    if done.returncode != 0:
-        raise DeploymentError(f"{name} did not list the files of the run: {done.stderr.strip()}")
-    return _MANIFEST.validate_json(done.stdout)

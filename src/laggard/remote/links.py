@@ -36,6 +36,14 @@ from laggard.network_emulation.fidelity.verify_links import (
 )
 from laggard.network_emulation.links.end_host_shaping import IngressLimit, plan_inlets
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, Pair, tier_pairs
+from laggard.remote.agent.operations import (
+    MEASURE_ROUND_TRIPS,
+    OPEN_SINK,
+    RECEIVE,
+    RUN_COMMAND,
+    SEND,
+    UNDO_AT_END,
+)
 from laggard.remote.agent_pool import AgentPool
 
 _REAL_TIME = Dilation(1.0)
@@ -67,9 +75,7 @@ class AgentCommandRunner:
                 "the network between real machines cannot be shaped, only the traffic that leaves"
                 " or reaches a node"
             )
-        return str(
-            self.agent_pool.call(host, "run_command", {"words": list(command), "text": text})
-        )
+        return self.agent_pool.call(host, RUN_COMMAND, {"words": list(command), "text": text})
 
     def expect_changes(self, hosts: Iterable[str]) -> None:
         """Do nothing: an agent starts a program for each change."""
@@ -77,7 +83,7 @@ class AgentCommandRunner:
     def change(self, batches: Mapping[str, str]) -> None:
         """Apply batches of `tc` commands on several nodes at once; see `Execute`."""
         self.agent_pool.call_all(
-            "run_command",
+            RUN_COMMAND,
             {
                 host: {"words": ["tc", "-batch", "-"], "text": text}
                 for host, text in batches.items()
@@ -89,7 +95,7 @@ class AgentCommandRunner:
 
     def undo_at_end(self, host: str, command: Sequence[str]) -> None:
         """Have a node's agent run a command when it ends, even after it lost the controller."""
-        self.agent_pool.call(host, "undo_at_end", {"words": list(command)})
+        self.agent_pool.call(host, UNDO_AT_END, {"words": list(command)})
 
 
 def measure_base_delays(agent_pool: AgentPool, plan: LinkPlan) -> dict[Pair, float]:
@@ -192,14 +198,14 @@ def _measure_round_trips(
         }
         for src, some in probes.items()
     }
-    answers = agent_pool.call_all("measure_round_trips", arguments, _MEASURE_TIMEOUT_S)
+    answers = agent_pool.call_all(MEASURE_ROUND_TRIPS, arguments, _MEASURE_TIMEOUT_S)
     found: dict[Pair, float | None] = {}
     for src, answer in answers.items():
-        assert isinstance(answer, dict)
-        found |= {
-            (src, dst): None if value is None else float(str(value))
-            for dst, value in answer.items()
-        }
+        if answer.keys() != {probe.dst for probe in probes[src]}:
+            raise EmulationError(
+                f"{src}: the node measured round trips to other hosts than it was asked for"
+            )
+        found |= {(src, dst): value for dst, value in answer.items()}
     return found
 
 
@@ -262,14 +268,14 @@ def _measure_flow(agent_pool: AgentPool, plan: LinkPlan, pair: Pair, probe: Flow
     src, dst = pair
     address = next(host.address for host in plan.hosts if host.name == dst)
     flow_arguments: dict[str, JsonValue] = {"probe": asdict(probe)}
-    port = agent_pool.call(dst, "open_sink", flow_arguments)
-    receiving = agent_pool.send_request(dst, "receive", {**flow_arguments, "port": port})
+    port = agent_pool.call(dst, OPEN_SINK, flow_arguments)
+    receiving = agent_pool.send_request(dst, RECEIVE, {**flow_arguments, "port": port})
     sending = agent_pool.send_request(
-        src, "send", {**flow_arguments, "port": port, "address": address}
+        src, SEND, {**flow_arguments, "port": port, "address": address}
     )
     # The sender's reply comes first, so that its error, if it has one, is raised at once.
     agent_pool.wait_for_reply(sending, _MEASURE_TIMEOUT_S)
-    return float(str(agent_pool.wait_for_reply(receiving, _MEASURE_TIMEOUT_S)))
+    return agent_pool.wait_for_reply(receiving, _MEASURE_TIMEOUT_S)
 
 
 def needs_netem(plan: LinkPlan, changes: Sequence[TimedChange]) -> bool:

@@ -6,6 +6,7 @@ after their release. Data is fetched before the release is tried.
 
 from __future__ import annotations
 
+import logging
 import shlex
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from laggard.core.run_schema import RunRecord
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh.ssh_config import write_ssh_config
+from laggard.remote.agent.operations import FINGERPRINT, LEAVE
 from laggard.remote.agent_plans import find_evaluator_host, plan_agents
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.e2clab_stages import deploy_e2clab_stages
@@ -45,6 +47,8 @@ from laggard.workloads.coordination.progress_relay import ProgressHub
 from laggard.workloads.plan import ENVIRONMENT
 
 AGENT_MODULE = "laggard.remote.agent.main"
+
+_log = logging.getLogger(__name__)
 
 
 def record_energy(
@@ -184,7 +188,7 @@ def _run_on_nodes(
         with journal.stage("start agents", f"one on each of {len(plans)} nodes"):
             agent_pool.start()
             # Any request would do: its reply shows that the agent runs and has accepted its plan.
-            agent_pool.call_all("fingerprint", timeout_s=60.0)
+            agent_pool.call_all(FINGERPRINT, timeout_s=60.0)
         with apply_emulation(scenario, provisioned, agent_pool, context) as links:
             stages.run("prepare")
             stages.run("launch")
@@ -199,13 +203,22 @@ def _run_on_nodes(
                     state.fetched = fetch_results(scenario, agent_pool, journal.folder.path, config)
         # An agent that leaves deletes its run folder. Hosts with missing data keep theirs, so that
         # the user can still copy it.
-        fetched_hosts = [name for name in plans if name not in state.fetched.missing_hosts]
-        agent_pool.call_all("leave", {name: {} for name in fetched_hosts})
+        _leave(agent_pool, [name for name in plans if name not in state.fetched.missing_hosts])
         stages.run("finalize")
         if state.fetched.missing_hosts:
             raise DeploymentError(_format_missing_data(state.fetched))
         require_no_violations(journal.folder.path, state.trained.violations)
         require_recorded_fidelity(journal.folder.path)
+
+
+def _leave(agent_pool: AgentPool, hosts: Sequence[str]) -> None:
+    """Let agents remove their run folders and end; a folder that remains is reported in the log."""
+    pending = [agent_pool.send_request(host, LEAVE) for host in hosts]
+    for each in pending:
+        try:
+            agent_pool.wait_for_reply(each, 60.0)
+        except LaggardError as error:
+            _log.warning("the run folder of a node was not removed: %s", error)
 
 
 def _format_missing_data(fetched: FetchedResults) -> str:

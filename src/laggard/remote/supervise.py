@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from laggard.core.errors import WorkerError
+from laggard.core.node_values import Scalar
 from laggard.remote.agent.messages import (
     AgentMessage,
     FirstStepBegan,
@@ -16,8 +17,8 @@ from laggard.remote.agent.messages import (
     ProcessEnded,
     RankHeartbeat,
     RankReady,
-    Scalar,
     TrainingDone,
+    TrainingEnd,
     TrainingProgress,
 )
 from laggard.remote.agent_pool import AgentPool
@@ -55,7 +56,7 @@ class RemoteSupervisor:
     lost: list[int] = field(default_factory=list)
     ready_ranks: set[int] = field(default_factory=set)
     zero_ns: int | None = None
-    done: dict[str, Scalar] | None = None
+    done: TrainingEnd | None = None
     progress: list[dict[str, Scalar]] = field(default_factory=list)
     fidelity_monitors: NodeFidelityMonitors = field(default_factory=NodeFidelityMonitors)
     _beats: dict[int, tuple[float, RankHeartbeat]] = field(default_factory=dict)

@@ -9,17 +9,29 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from pydantic import JsonValue, TypeAdapter
 
 from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
 from laggard.core.emulated_drive import DriveCounters, DriveLimits
-from laggard.core.errors import LaggardError
+from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
 from laggard.layers_services.ssh.clock_exchange import CLOCK_PORT
 from laggard.network_emulation.dynamics import EventRecord, Scheduler
 from laggard.network_emulation.links.backend import LinkBackend
 from laggard.network_emulation.memory.watch import short_overruns
+from laggard.remote.agent.operations import (
+    APPLY_SHARES,
+    BEGIN_TRAINING,
+    COMPARE_CLOCKS,
+    END_TRAINING,
+    READ_CLOCK,
+    REPORT_USAGE,
+    SET_DRIVE,
+    SET_SHARE,
+    START_PROCESSES,
+    VERIFY_DRIVE,
+    WAIT_IMPORTS,
+)
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.links import AgentCommandRunner, measure_base_delays, verify_remote_links
@@ -45,20 +57,6 @@ checkpoint and the fetch of the data need this time."""
 _DISPLAY_INTERVAL_S = 0.5
 _log = logging.getLogger(__name__)
 _CLOCK_REQUESTS = 12
-
-
-_CHECKS = TypeAdapter(tuple[FidelityCheck, ...])
-
-
-@dataclass(frozen=True)
-class _HostUsage:
-    """Drive counters and peak memory of one host; None where the resource is not limited."""
-
-    drive: DriveCounters | None
-    peak_bytes: int | None
-
-
-_USAGE = TypeAdapter(_HostUsage)
 
 
 @dataclass(frozen=True)
@@ -135,19 +133,19 @@ def apply_emulation(
     try:
         with journal.stage("imports"):
             # Imports keep the processors busy, which would disturb the measurements below.
-            agent_pool.call_all("wait_imports", timeout_s=IMPORT_TIMEOUT_S)
+            agent_pool.call_all(WAIT_IMPORTS, timeout_s=IMPORT_TIMEOUT_S)
         with journal.stage("verify links", "requested against measured round trips and rates"):
             checks = verify_remote_links(agent_pool, scenario.links, bases)
         checks += _verify_drives(scenario, agent_pool, journal)
         with journal.stage(
             "verify shares", "phases of 1, 10 and 100 ms on every host with a share"
         ):
-            answers = agent_pool.call_all("apply_shares", timeout_s=SHARES_TIMEOUT_S)
-        checks += _parse_checks(answers)
+            answers = agent_pool.call_all(APPLY_SHARES, timeout_s=SHARES_TIMEOUT_S)
+        checks += _join_checks(answers)
         record_fidelity(journal.folder.path, checks, context.fidelity)
         with journal.stage("compare clocks"):
             agent_pool.call_all(
-                "compare_clocks",
+                COMPARE_CLOCKS,
                 {name: {"go_on": True} for name in agent_pool.plans},
                 IMPORT_TIMEOUT_S,
             )
@@ -162,15 +160,24 @@ def _verify_drives(
     if not scenario.drives:
         return ()
     with journal.stage("verify storage", f"bandwidth and latency of {len(scenario.drives)} drives"):
-        return _parse_checks(
+        return _join_checks(
             agent_pool.call_all(
-                "verify_drive", {host: {} for host in scenario.drives}, SHARES_TIMEOUT_S
+                VERIFY_DRIVE, {host: {} for host in scenario.drives}, SHARES_TIMEOUT_S
             )
         )
 
 
-def _parse_checks(answers: Mapping[str, JsonValue]) -> tuple[FidelityCheck, ...]:
-    return tuple(check for answer in answers.values() for check in _CHECKS.validate_python(answer))
+def _join_checks(answers: Mapping[str, tuple[FidelityCheck, ...]]) -> tuple[FidelityCheck, ...]:
+    """Return the checks of all nodes.
+
+    Raises:
+        DeploymentError: a node reports about another host.
+    """
+    for host, checks in answers.items():
+        for check in checks:
+            if check.src != host:
+                raise DeploymentError(f"{host}: the node reports a measurement of {check.src}")
+    return tuple(check for checks in answers.values() for check in checks)
 
 
 def _close_links(links: LinkBackend, agent_pool: AgentPool) -> None:
@@ -200,10 +207,10 @@ def run_training(
         agent_pool, hosts, has_server=strategy.uses_server, tolerates_loss=strategy.supports_churn
     )
     with journal.stage("start workers", f"{len(scenario.ranks)} ranks"):
-        agent_pool.call_all("start_processes")
+        agent_pool.call_all(START_PROCESSES)
         agent_pool.expect_heartbeats()
         watch.wait_ready(READY_TIMEOUT_S)
-        agent_pool.call_all("begin_training")
+        agent_pool.call_all(BEGIN_TRAINING)
         zero_ns = watch.wait_zero(START_TIMEOUT_S)
     # The traffic of the checks has been counted too, so the counters start here.
     before = links.counters()
@@ -223,7 +230,7 @@ def run_training(
         )
     )
     journal.update(lost_ranks=tuple(watch.lost))
-    end_ns = int(str((watch.done or {})["end_ns"]))
+    end_ns = None if watch.done is None else watch.done.end_ns
     violations = (
         *watch.fidelity_monitors.violations(zero_ns, end_ns),
         *find_late_changes(events, zero_ns, Dilation(1.0), end_ns),
@@ -289,7 +296,7 @@ def _supervise_training(
 def _wait_for_exits(agent_pool: AgentPool, watch: RemoteSupervisor) -> None:
     """Wait until the training's processes have ended on all nodes, `END_TIMEOUT_S` at most."""
     deadline_s = time.monotonic() + END_TIMEOUT_S
-    while not all(agent_pool.call_all("end_training").values()):
+    while not all(agent_pool.call_all(END_TRAINING).values()):
         watch.check()
         if time.monotonic() > deadline_s:
             # Nothing is lost: the processes have streamed their records to disk, and their agents
@@ -308,7 +315,7 @@ def _collect_usage(agent_pool: AgentPool) -> tuple[dict[str, DriveCounters], dic
         if plan.drive is None and plan.memory_bytes is None:
             continue
         try:
-            usage = _USAGE.validate_python(agent_pool.call(host, "usage"))
+            usage = agent_pool.call(host, REPORT_USAGE)
         except LaggardError as error:
             _log.warning("drive and memory usage not collected: %s", error)
             continue
@@ -324,7 +331,7 @@ def fit_controller_clock(agent_pool: AgentPool, head: str) -> ClockFit:
     exchanges = []
     for _ in range(_CLOCK_REQUESTS):
         sent_ns = time.monotonic_ns()
-        head_ns = int(str(agent_pool.call(head, "read_clock")))
+        head_ns = agent_pool.call(head, READ_CLOCK)
         exchanges.append(ClockExchange(sent_ns, head_ns, head_ns, time.monotonic_ns()))
     return fit_clock(exchanges)
 
@@ -346,7 +353,7 @@ class _RemoteShares:
         The time is CLOCK_MONOTONIC of this machine, in ns.
         """
         return _to_controller_time(
-            self.clock, int(str(self.agent_pool.call(host, "set_share", {"share": share})))
+            self.clock, self.agent_pool.call(host, SET_SHARE, {"share": share})
         )
 
 
@@ -363,5 +370,5 @@ class _RemoteDrives:
         The time is CLOCK_MONOTONIC of this machine, in ns.
         """
         return _to_controller_time(
-            self.clock, int(str(self.agent_pool.call(host, "set_drive", asdict(limits))))
+            self.clock, self.agent_pool.call(host, SET_DRIVE, asdict(limits))
         )

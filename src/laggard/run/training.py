@@ -103,7 +103,7 @@ def run_training(
     )
     work = read_rank_work(context.output_dir, workers)
     context.journal.warn(find_slow_ranks(work, workers, continuum.shares.least_efficiency))
-    traffic = read_traffic(context.output_dir, len(workers) + 1)
+    traffic = read_traffic(context.output_dir, range(len(workers) + 1))
     write_counters(
         context.folder,
         continuum.links,

@@ -14,6 +14,7 @@ from typing import Self
 from laggard.core.errors import RunFolderError
 
 _LARGEST_NS = 1 << 62
+_LONGEST_LINE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class ClockExchange:
             RunFolderError: the line is not an exchange.
         """
         try:
-            return cls(*_require_four_integers(json.loads(line)))
+            # A longer line, as of a damaged file, is cut, so that it cannot be parsed.
+            return cls(*_require_four_integers(json.loads(line[:_LONGEST_LINE])))
         except ValueError as error:
             raise RunFolderError(f"{line[:200]!r} is not a clock exchange: {error}") from error
 

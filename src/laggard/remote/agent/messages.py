@@ -10,16 +10,46 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+)
 
 from laggard.core.emulated_drive import DriveLimits
+from laggard.core.node_values import (
+    LARGEST,
+    Count,
+    MessageText,
+    NodeMessage,
+    Number,
+    Rank,
+    Real,
+    Scalar,
+    ShortText,
+    describe_invalid,
+)
+from laggard.core.run_schema import StopReason
+from laggard.layers_services.ssh.contained_files import require_contained_name
 from laggard.network_emulation.compute import Mechanism
 from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.workloads.coordination.barrier_relay import BarrierUpdate
 from laggard.workloads.coordination.progress_relay import ProgressUpdate
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, ServerPlan, WorkerPlan
+from laggard.workloads.tracing.heartbeat import PHASES
 
-Scalar = int | float | str | None
+LOG_CHUNK_BYTES = 1 << 16
+"""Most bytes of a log that one message carries."""
+
+_MOST_RANKS_OF_NODE = 4096
+_MOST_LINES = 10_000
+_MOST_FIELDS = 50
+_MOST_CORES = 8192
+_Core = Annotated[int, Field(ge=0, le=_MOST_CORES)]
 
 
 class _Message(BaseModel):
@@ -77,62 +107,96 @@ class KeepAlive(_Message):
     kind: Literal["keep_alive"] = "keep_alive"
 
 
-class AgentReply(_Message):
-    """Reply to a request: its result, or the message of a LaggardError or OSError."""
+class AgentReply(NodeMessage):
+    """Reply to a request: its result, or the message of a LaggardError or OSError.
+
+    The type of the result depends on the operation (`operations.py`).
+    """
 
     kind: Literal["reply"] = "reply"
-    number: int
+    number: Count
     result: JsonValue = None
-    error: str = ""
+    error: MessageText = ""
 
 
-class AgentStarted(_Message):
+class AgentStarted(NodeMessage):
     """Report that the agent runs and has its plan."""
 
     kind: Literal["agent_started"] = "agent_started"
-    host: str
-    pid: int
+    host: ShortText
+    pid: Count
 
 
-class ImportsDone(_Message):
+class ImportsDone(NodeMessage):
     """Report that the modules that the workers need are imported."""
 
     kind: Literal["imports_done"] = "imports_done"
-    import_s: float
+    import_s: Real
 
 
-class RankReady(_Message):
+class RankReady(NodeMessage):
     """Report that a rank, or the server, is ready to train.
 
     A rank is ready when it is connected to the others. The server's number is the number of ranks.
     """
 
     kind: Literal["rank_ready"] = "rank_ready"
-    rank: int
+    rank: Rank
 
 
-class FirstStepBegan(_Message):
+class FirstStepBegan(NodeMessage):
     """Report of the head that the first step began."""
 
     kind: Literal["first_step_began"] = "first_step_began"
-    time_ns: int
+    time_ns: Number
 
 
-class TrainingDone(_Message):
+class TrainingEnd(NodeMessage):
+    """Content of `done.json`: the end of training; times are CLOCK_MONOTONIC of its node.
+
+    Attributes:
+        stopped_by: stopping rule that ended the training.
+        steps: number of steps.
+        samples: number of samples of all ranks.
+        accuracy: last accuracy.
+        evaluations: number of evaluations.
+        zero_ns: time of the first step.
+        end_ns: time of the end.
+        paused_ns: duration of all evaluations that paused training.
+        makespan_s: virtual seconds from the first step to the end, without pauses.
+        versions: version of the server's model; None without a server.
+    """
+
+    stopped_by: StopReason
+    steps: Count
+    samples: Count
+    accuracy: Real | None
+    evaluations: Count
+    zero_ns: Number
+    end_ns: Number
+    paused_ns: Count
+    makespan_s: Annotated[Real, Field(ge=0)]
+    versions: Count | None = None
+
+
+class TrainingDone(NodeMessage):
     """Report of the evaluator's node that training has ended, with the content of `done.json`."""
 
     kind: Literal["training_done"] = "training_done"
-    document: dict[str, Scalar]
+    document: TrainingEnd
 
 
-class TrainingProgress(_Message):
+class TrainingProgress(NodeMessage):
     """New lines of `progress.jsonl`, from the evaluator's node."""
 
     kind: Literal["training_progress"] = "training_progress"
-    lines: tuple[dict[str, Scalar], ...]
+    lines: Annotated[
+        tuple[Annotated[dict[ShortText, Scalar], Field(max_length=_MOST_FIELDS)], ...],
+        Field(max_length=_MOST_LINES),
+    ]
 
 
-class RankHeartbeat(_Message):
+class RankHeartbeat(NodeMessage):
     """Last sign of life of one rank.
 
     Attributes:
@@ -144,32 +208,32 @@ class RankHeartbeat(_Message):
         stopped: whether the process is stopped by a signal.
     """
 
-    rank: int
-    step: int
-    phase: int
-    age_s: float
-    cpu_s: float
+    rank: Rank
+    step: Number
+    phase: Annotated[int, Field(strict=True, ge=0, lt=len(PHASES))]
+    age_s: Real
+    cpu_s: Real
     stopped: bool
 
 
-class NodeHeartbeats(_Message):
+class NodeHeartbeats(NodeMessage):
     """Heartbeats of a node's ranks, twice a second; also the agent's own sign of life."""
 
     kind: Literal["node_heartbeats"] = "node_heartbeats"
-    heartbeats: tuple[RankHeartbeat, ...]
+    heartbeats: Annotated[tuple[RankHeartbeat, ...], Field(max_length=_MOST_RANKS_OF_NODE)]
 
 
-class ProcessEnded(_Message):
+class ProcessEnded(NodeMessage):
     """Report that a process of the training ended; `rank` is -1 if the process is not a rank."""
 
     kind: Literal["process_ended"] = "process_ended"
-    name: str
-    rank: int
-    status: int
-    log_tail: str
+    name: ShortText
+    rank: Rank
+    status: Annotated[int, Field(strict=True, ge=-128, le=255)]
+    log_tail: MessageText
 
 
-class MemoryExceeded(_Message):
+class MemoryExceeded(NodeMessage):
     """Report that the workers of this node hold more memory than its host has.
 
     Attributes:
@@ -178,11 +242,17 @@ class MemoryExceeded(_Message):
     """
 
     kind: Literal["memory_exceeded"] = "memory_exceeded"
-    rank: int
-    text: str
+    rank: Rank
+    text: MessageText
 
 
-class NodeSample(_Message):
+def _require_bounded_use(use: HostUse) -> HostUse:
+    if any(abs(value) > LARGEST for value in (use.due_ns, use.lost_ns, use.owed_ns)):
+        raise ValueError(f"computing times must be at most {LARGEST} ns")
+    return use
+
+
+class NodeSample(NodeMessage):
     """Sample for the fidelity monitor, once a second during training.
 
     It contains a `FidelitySample` of the node's own clocks and of its one host.
@@ -193,29 +263,35 @@ class NodeSample(_Message):
     """
 
     kind: Literal["node_sample"] = "node_sample"
-    reference_ns: int
-    at_ns: int
-    wall_ns: int
-    awake_ns: int
-    stolen_ns: dict[int, int]
-    use: HostUse | None
-    share: float | None
+    reference_ns: Number
+    at_ns: Number
+    wall_ns: Number
+    awake_ns: Number
+    stolen_ns: Annotated[dict[_Core, Number], Field(max_length=_MOST_CORES)]
+    use: Annotated[HostUse, AfterValidator(_require_bounded_use)] | None
+    share: Annotated[Real, Field(gt=0, le=_MOST_CORES)] | None
     mechanism: Mechanism | None
 
 
-class LogChunk(_Message):
+def _require_log_name(name: str) -> str:
+    if "/" in name or not name.endswith(".log"):
+        raise ValueError(f"{name[:100]!a} is not the name of a log")
+    return require_contained_name(name)
+
+
+class LogChunk(NodeMessage):
     """Text that was appended to a log file."""
 
     kind: Literal["log_chunk"] = "log_chunk"
-    name: str
-    text: str
+    name: Annotated[str, AfterValidator(_require_log_name)]
+    text: Annotated[str, Field(max_length=LOG_CHUNK_BYTES)]
 
 
-class AgentFailed(_Message):
+class AgentFailed(NodeMessage):
     """Report that the agent itself failed and ends."""
 
     kind: Literal["agent_failed"] = "agent_failed"
-    error: str
+    error: MessageText
 
 
 ControllerMessage = Annotated[
@@ -255,6 +331,14 @@ def parse_controller_message(line: str) -> ControllerMessage:
     return _controller_messages.validate_json(line)
 
 
-def parse_agent_message(line: str) -> AgentMessage:
-    """Parse a line that an agent wrote; raises pydantic's ValidationError if invalid."""
-    return _agent_messages.validate_json(line)
+def parse_agent_message(line: bytes) -> AgentMessage:
+    """Parse a line that an agent wrote.
+
+    Raises:
+        ValueError: the line is not JSON, or not a message within the bounds of its type; the
+            reason is one short line.
+    """
+    try:
+        return _agent_messages.validate_json(line)
+    except ValidationError as error:
+        raise ValueError(describe_invalid(error)) from error

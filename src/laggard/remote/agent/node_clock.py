@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
+from laggard.core.errors import RunFolderError
 from laggard.layers_services.ssh.clock_exchange import (
     CLOCK_PORT,
     Exchanger,
@@ -24,6 +25,9 @@ reference."""
 
 _REFIT_INTERVAL = 40
 """Number of new exchanges after which the map is fitted again."""
+
+_MOST_BYTES = 256 << 20
+"""Largest file of exchanges, which is that of several weeks."""
 
 
 class NodeClock:
@@ -133,11 +137,13 @@ def load_clock_fit(folder: Path) -> ClockFit:
     The map is the identity if the node kept no exchanges: its clock is the reference.
 
     Raises:
-        RunFolderError: a line is not a clock exchange.
+        RunFolderError: a line is not a clock exchange, or the file is too large.
     """
     path = folder / EXCHANGES_FILE
     if not path.exists():
         return ClockFit.identity()
+    if path.stat().st_size > _MOST_BYTES:
+        raise RunFolderError(f"{path} has more than {_MOST_BYTES >> 20} MiB of clock exchanges")
     # A kill may have cut the last line, so only lines with a line end count.
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
     return fit_clock([ClockExchange.from_json(line) for line in whole.splitlines()])

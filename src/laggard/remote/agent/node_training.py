@@ -10,11 +10,13 @@ from pathlib import Path
 import psutil
 
 from laggard.core.errors import DeploymentError
+from laggard.core.node_values import Scalar
 from laggard.layers_services.local.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
 from laggard.remote.agent.fidelity_sampling import NodeSampler
 from laggard.remote.agent.host_limits import HostLimits
 from laggard.remote.agent.messages import (
+    LOG_CHUNK_BYTES,
     AgentMessage,
     AgentPlan,
     FirstStepBegan,
@@ -24,6 +26,7 @@ from laggard.remote.agent.messages import (
     RankHeartbeat,
     RankReady,
     TrainingDone,
+    TrainingEnd,
     TrainingProgress,
 )
 from laggard.remote.agent.node_clock import NodeClock
@@ -40,7 +43,6 @@ from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 
 HEARTBEAT_INTERVAL_S = 0.5
-_LOG_CHUNK_BYTES = 1 << 16
 _ENTRY_POINTS = {
     "worker": "laggard.workloads.worker:main",
     "server": "laggard.workloads.parameter_server:main",
@@ -210,7 +212,8 @@ class NodeTraining:
         if self._plan.evaluator is not None and self._is_new(self.output_dir.done):
             yield from self._read_new_progress()
             # The last lines of progress must arrive before the report of the end.
-            yield TrainingDone(document=json.loads(self.output_dir.done.read_bytes()))
+            document = TrainingEnd.model_validate_json(self.output_dir.done.read_bytes())
+            yield TrainingDone(document=document)
 
     def _is_new(self, path: Path) -> bool:
         if path.name in self._reported_files or not path.exists():
@@ -236,7 +239,7 @@ class NodeTraining:
     def _read_new_progress(self) -> Iterator[TrainingProgress]:
         lines = self._read_new_bytes(self.output_dir.progress, whole_lines=True).splitlines()
         if lines:
-            yield TrainingProgress(lines=tuple(json.loads(line) for line in lines))
+            yield TrainingProgress(lines=tuple(_load_finite(line) for line in lines))
 
     def _read_new_log(self, path: Path) -> Iterator[LogChunk]:
         if text := self._read_new_bytes(path, whole_lines=False):
@@ -248,11 +251,17 @@ class NodeTraining:
         at = self._read_offsets.get(path, 0)
         with path.open("rb") as file:
             file.seek(at)
-            content = file.read(_LOG_CHUNK_BYTES)
+            content = file.read(LOG_CHUNK_BYTES)
         if whole_lines:
             content = content[: content.rfind(b"\n") + 1]
         self._read_offsets[path] = at + len(content)
         return content
+
+
+def _load_finite(line: bytes) -> dict[str, Scalar]:
+    """Parse a line of progress; the loss of a model that diverged is None instead of NaN."""
+    values: dict[str, Scalar] = json.loads(line, parse_constant=lambda _: None)
+    return values
 
 
 def _read_process_state(pid: int) -> tuple[float, bool]:

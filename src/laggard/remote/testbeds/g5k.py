@@ -202,6 +202,7 @@ class G5kTestbed(RemoteTestbed):
         """Release the jobs of a run's record and all other jobs with the run's name.
 
         Raises:
+            InputError: the record lists a job of another run or user, which was not released.
             LaggardError: the API refuses the user, or does not answer.
         """
         from laggard.layers_services.g5k.release import destroy, job_name, still_held

@@ -140,6 +140,7 @@ class RemoteTestbed(ABC):
             All jobs of the run; `released` is set if the testbed confirmed the release.
 
         Raises:
+            InputError: the record lists a job of another run or user, which was not released.
             LaggardError: the testbed refuses the user, or does not answer.
         """
         return ()
