@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from laggard.core.clocks.clock_fit import ClockFit
+from laggard.core.files.output_files import replace_file, write_json
 from laggard.core.hosts import Host
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
@@ -150,7 +151,7 @@ def _write_decisions(path: Path, sources: Sequence[Source], clock: _Clock) -> No
             for line, at_s in zip(lines, since_s.tolist(), strict=True)
         ]
     if decisions:
-        path.write_text(json.dumps(decisions, indent=1) + "\n")
+        write_json(path, decisions)
 
 
 def _spans_of(source: Source) -> Rows:
@@ -350,13 +351,12 @@ def _write_table(path: Path, table: pa.Table) -> None:
         for f in table.schema
         if pa.types.is_int32(f.type) or pa.types.is_int64(f.type)
     }
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(
-        table,
-        partial,
-        compression="zstd",
-        row_group_size=ROW_GROUP_ROWS,
-        use_dictionary=texts,
-        column_encoding=deltas,
-    )
-    partial.rename(path)
+    with replace_file(path) as file:
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            row_group_size=ROW_GROUP_ROWS,
+            use_dictionary=texts,
+            column_encoding=deltas,
+        )

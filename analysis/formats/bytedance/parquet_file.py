@@ -15,6 +15,7 @@ import numpy as np
 from laggard.analysis.formats.bytedance.operations import Operations, OpType
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.core.errors import TraceFormatError
+from laggard.core.files.output_files import replace_file, write_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,7 +280,8 @@ def write_operations(operations: Operations, path: Path) -> Path:
         pa.array(operations.optype.astype(np.int8)), names
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    with replace_file(path) as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
     data_parallel, stages = int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1
     # dp, dsp, pp, tp and vpp are the degrees of parallelism in the names of ByteDance's tool;
     # Laggard has only data parallelism and pipeline stages.
@@ -298,5 +300,5 @@ def write_operations(operations: Operations, path: Path) -> Path:
         *(f"{key}_size: {size}" for key, size in sizes.items()),
     ]
     meta = path.with_name(f"meta-{path.stem}.yaml")
-    meta.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(meta, "\n".join(lines) + "\n")
     return meta

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from laggard.core.errors import DeploymentError, LaggardError
+from laggard.core.files.output_files import write_json
 from laggard.core.virtual_time import Dilation
 from laggard.layers_services.ssh.fetch_files import RemoteFile, fetch_files
 from laggard.remote.agent.node_clock import load_clock_fit
@@ -147,7 +148,7 @@ def _write_traffic_counters(sources: Sequence[Source], nodes: int, run_folder: P
         key=lambda each: each.node,
     )
     document = json.loads(counters.read_text()) | {"traffic": [asdict(each) for each in traffic]}
-    counters.write_text(json.dumps(document, indent=1) + "\n")
+    write_json(counters, document)
 
 
 def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Path) -> bool:

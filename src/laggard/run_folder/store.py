@@ -26,8 +26,8 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from laggard.core.atomic_write import write_atomically
 from laggard.core.errors import RunFolderError
+from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import SCHEMA_VERSION, RunRecord
 
 log = logging.getLogger(__name__)
