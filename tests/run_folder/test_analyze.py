@@ -75,7 +75,7 @@ def test_a_pipeline_s_report_tells_what_it_does_not_price(tmp_path: Path) -> Non
     assert "bytedance reference: S 1." in result.output
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The model is split into 3 pipeline stages." in page
-    assert "replayed in part only" in page
+    assert "replayed only in part" in page
     assert "Lost to stragglers" not in page
     assert json.loads((tmp_path / "out" / "stragglers.json").read_text()) == []
 

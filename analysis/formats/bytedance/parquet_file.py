@@ -14,6 +14,7 @@ import numpy as np
 
 from laggard.analysis.formats.bytedance.operations import Operations, OpType
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.tables.parquet_input import open_parquet
 from laggard.core.errors import TraceFormatError
 from laggard.core.files.output_files import replace_file, write_text
 
@@ -65,11 +66,11 @@ def read_operations(path: Path) -> Operations:
 
 def _read_table(path: Path) -> pa.Table:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        table = open_parquet(path).read()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         size = path.stat().st_size if path.is_file() else 0
         raise _make_format_error(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 MAX_STATES = 256
 """Largest number of states of an expression; a repetition such as `a{20}` needs one per copy."""
@@ -161,7 +161,7 @@ class _Parser:
             return inner
         for anchor in "^$":
             if self._take(anchor):
-                return lambda then, anchor=anchor: self._add(_State((then,), anchor=anchor))
+                return partial(self._add_anchor, anchor)
         found = _CHARACTER.match(self._text, self._at)
         if found is None:
             return None
@@ -198,6 +198,9 @@ class _Parser:
             return then
 
         return build
+
+    def _add_anchor(self, anchor: str, then: int) -> int:
+        return self._add(_State((then,), anchor=anchor))
 
     def _add(self, state: _State) -> int:
         if len(self.states) >= MAX_STATES:

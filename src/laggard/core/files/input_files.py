@@ -93,6 +93,14 @@ def decompress_bounded(path: Path, data: bytes, most: int = MAX_TRACE_BYTES) -> 
     return content
 
 
+def expand_home(path: str) -> Path:
+    """Return a path whose `~` is replaced; the `~` of an unknown user stays."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def read_json(path: Path, most: int = MAX_DOCUMENT_BYTES) -> JsonDocument:
     """Read a JSON document of a run folder.
 
@@ -162,6 +170,6 @@ def _make_read_error(path: Path, error: OSError | ValueError) -> RunFolderError:
 
 def _format_size(path: Path, state: str, most: int) -> str:
     return (
-        f"{path}: {state}larger than {most} bytes, the most that is read of such a file — check that"
-        " it is the right file"
+        f"{path}: {state}larger than {most} bytes, the most that is read of such a file — check"
+        " that it is the right file"
     )
