@@ -184,6 +184,17 @@ def test_values_in_tables_are_bounded(attack: str, place: Path) -> None:
     assert says in result.output
 
 
+def test_latest_does_not_lead_to_the_run_of_somebody_else(place: Path) -> None:
+    other = place.parent / "outside" / "run"
+    shutil.copytree(place / "runs/generated/generated-0", other)
+    (place / "runs/generated/latest").symlink_to(other)
+    before = list_outside(place)
+    result = laggard("report", "generated", "--runs", place / "runs")
+    assert result.exit_code == 2
+    assert "outside of its folder" in result.output
+    assert list_outside(place) == before
+
+
 def test_an_infinite_loss_is_unknown(place: Path) -> None:
     """A training may diverge."""
     folder = place / "runs/generated/generated-0"

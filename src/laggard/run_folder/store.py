@@ -204,8 +204,14 @@ def find_run(text: str, root: Path) -> Path:
     path = Path(text)
     if (path / RECORD_FILE).is_file():
         return path.resolve()
-    if (root / text / LATEST_LINK / RECORD_FILE).is_file():
-        return (root / text / LATEST_LINK).resolve()
+    if text and (root / text / LATEST_LINK / RECORD_FILE).is_file():
+        latest = (root / text / LATEST_LINK).resolve()
+        if latest.parent != (root / text).resolve():
+            raise RunFolderError(
+                f"{root / text / LATEST_LINK}: points to {latest}, outside of its folder — give the"
+                " folder of the run itself"
+            )
+        return latest
     if path.is_dir():
         raise RunFolderError(
             f"{text}: this folder has no {RECORD_FILE}, so it is not a run folder — give the folder"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from laggard.core.errors import RunFolderError
+from laggard.core.errors import FileReadError, RunFolderError
 from laggard.core.files.file_kinds import describe_kind
 
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -38,7 +38,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading.
 
     Raises:
-        RunFolderError: the file is a pipe, a device or another special file, or cannot be read.
+        FileReadError: the file is a pipe, a device or another special file, or cannot be read.
     """
     require_regular(path)
     try:
@@ -54,7 +54,7 @@ def require_regular(path: Path) -> None:
     """Require a regular file; it is not opened, because that can block (a pipe) or act (a device).
 
     Raises:
-        RunFolderError: the file is a pipe, a device or another special file, or is missing.
+        FileReadError: the file is a pipe, a device or another special file, or is missing.
     """
     try:
         mode = path.stat().st_mode
@@ -67,7 +67,7 @@ def read_bounded(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Read a regular file of at most `most` bytes.
 
     Raises:
-        RunFolderError: the file is larger, or not a regular file, or cannot be read.
+        FileReadError: the file is larger, or not a regular file, or cannot be read.
     """
     with open_regular(path) as file:
         try:
@@ -76,7 +76,7 @@ def read_bounded(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
         except OSError as error:
             raise _make_read_error(path, error) from error
     if len(data) > most:
-        raise RunFolderError(_format_size(path, "", most))
+        raise _make_size_error(path, "", most)
     return data
 
 
@@ -84,12 +84,12 @@ def decompress_bounded(path: Path, data: bytes, most: int = MAX_TRACE_BYTES) -> 
     """Decompress a gzip file that was read into memory.
 
     Raises:
-        RunFolderError: the result has more than `most` bytes.
+        FileReadError: the result has more than `most` bytes.
         EOFError, OSError, zlib.error: the file is truncated or damaged.
     """
     content = gzip.GzipFile(fileobj=io.BytesIO(data)).read(most + 1)
     if len(content) > most:
-        raise RunFolderError(_format_size(path, "decompressed, ", most))
+        raise _make_size_error(path, "decompressed, ", most)
     return content
 
 
@@ -158,18 +158,17 @@ def _refuse_constant(name: str) -> float:
 
 def _require_regular_mode(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise RunFolderError(
-            f"{path}: {describe_kind(mode)}, and only regular files are read — replace it by a file"
+        raise FileReadError(
+            str(path), f"{describe_kind(mode)}, and only regular files are read", "give a file"
         )
 
 
-def _make_read_error(path: Path, error: OSError | ValueError) -> RunFolderError:
+def _make_read_error(path: Path, error: OSError | ValueError) -> FileReadError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return RunFolderError(f"{path}: cannot be read: {reason} — check path and permissions")
+    return FileReadError(str(path), f"cannot be read: {reason}", "check path and permissions")
 
 
-def _format_size(path: Path, state: str, most: int) -> str:
-    return (
-        f"{path}: {state}larger than {most} bytes, the most that is read of such a file — check"
-        " that it is the right file"
+def _make_size_error(path: Path, state: str, most: int) -> FileReadError:
+    return FileReadError(
+        str(path), f"{state}larger than {most} bytes, the limit for this kind of file", "check it"
     )
