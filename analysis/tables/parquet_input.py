@@ -6,11 +6,12 @@ have billions of rows.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import RunFolderError
-from laggard.core.files.input_files import require_regular
+from laggard.core.files.input_files import open_regular
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -34,9 +35,11 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """
     import pyarrow.parquet as pq
 
-    require_regular(path)
-    file = pq.ParquetFile(path)
-    metadata, size = file.metadata, path.stat().st_size
+    with open_regular(path) as opened:
+        # Arrow opens it by its descriptor, because it refuses paths that are not UTF-8.
+        file = pq.ParquetFile(f"/proc/self/fd/{opened.fileno()}")
+        size = os.fstat(opened.fileno()).st_size
+    metadata = file.metadata
     groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     rows = max(metadata.num_rows, sum(groups))
     most = max(_FREE_ROWS, _MAX_ROWS_PER_BYTE * size)

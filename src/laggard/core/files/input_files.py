@@ -40,7 +40,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     Raises:
         FileReadError: the file is a pipe, a device or another special file, or cannot be read.
     """
-    require_regular(path)
+    _require_regular_path(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
@@ -50,7 +50,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def require_regular(path: Path) -> None:
+def _require_regular_path(path: Path) -> None:
     """Require a regular file; it is not opened, because that can block (a pipe) or act (a device).
 
     Raises:
