@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from laggard.core.files.input_files import expand_home
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
 from laggard.workloads.specification.callables import is_callable_name
@@ -103,7 +104,7 @@ class Workload(Section):
         """Return the workload with the dataset's folder resolved against the scenario's folder."""
         if not isinstance(self.dataset, Cifar10 | ImageFolder):
             return self
-        folder = (scenario_folder / Path(self.dataset.folder).expanduser()).resolve()
+        folder = (scenario_folder / expand_home(self.dataset.folder)).resolve()
         return self.model_copy(
             update={"dataset": self.dataset.model_copy(update={"folder": str(folder)})}
         )

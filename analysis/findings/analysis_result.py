@@ -27,6 +27,7 @@ from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.analysis.tables.timelines.time_split import TimeSplit, get_tier_placement, split_time
 from laggard.analysis.tables.timelines.timeline import Timeline
+from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import Finding
 
 # Shares of the makespan: largest unexplained part with which costs are reliable, and least cost of
@@ -214,7 +215,8 @@ def _compute_slowdown(compute: FloatArray, references: References) -> FloatArray
 
 def write_findings(findings: Sequence[Finding], path: Path) -> None:
     """Write `stragglers.json`: a list of `Finding`, most expensive first."""
-    path.write_bytes(TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n")
+    content = TypeAdapter(tuple[Finding, ...]).dump_json(tuple(findings), indent=2) + b"\n"
+    write_atomically(path, content)
 
 
 def create_finding(

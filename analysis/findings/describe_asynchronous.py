@@ -13,6 +13,7 @@ from laggard.analysis.detection.reference import COMPUTE_CODES
 from laggard.analysis.findings.analysis_result import AnalysisResult, get_origin_notes
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.build_timeline import require_dense
 from laggard.analysis.tables.timelines.collective_waits import compute_wait_ns
 from laggard.analysis.tables.timelines.time_split import (
     TierPlacement,
@@ -47,6 +48,7 @@ def describe_asynchronous(run: RunData) -> AnalysisResult:
     split = _split_time(spans, wait_ns, get_tier_placement(run), _find_departed(run))
     steps = int(counts[counts > 0].min())
     inside = nth < steps
+    require_dense(steps, run.world_size, len(spans))
 
     def table(nanoseconds: IntArray) -> FloatArray:
         """Sum nanoseconds of spans by step and rank, in seconds, [steps, W]."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.tables.load_run import RunData
-from laggard.core.atomic_write import replace_atomically
+from laggard.core.files.output_files import write_text
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -47,7 +47,9 @@ def write_report(run: RunData, analysis: AnalysisResult | None, folder: Path) ->
         else ()
     )
     page = build_page(run, analysis, figures)
-    return _replace_file(folder / "report.html", render_page(page))
+    path = folder / "report.html"
+    write_text(path, render_page(page))
+    return path
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,3 @@ def keep_units(value: object) -> object:
     if type(value) is not str:
         return value
     return _STEPS.sub("\\1-\N{WORD JOINER}", _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value))
-
-
-def _replace_file(path: Path, text: str) -> Path:
-    """Write a file so that readers see the old page or the new one, never a part of one."""
-    with replace_atomically(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return path

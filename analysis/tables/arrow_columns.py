@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from laggard.analysis.tables.columns import Columns, SpanColumns
 from laggard.core.errors import RunFolderError
-from laggard.core.span_schema import Phase
+from laggard.core.span_schema import Lane, Phase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
 _C = TypeVar("_C", bound=Columns)
 # Columns that older runs lack, from before strategies had versions.
 _LATER_COLUMNS = ("read_version", "applied_version", "waited_for")
+MAX_RANKS = 4096
+"""Largest number of ranks. Matrices of all pairs of ranks must fit in memory."""
+
+# 417 days in nanoseconds. Sums of many such times still fit in 64 bits.
+_MAX_TIME_NS = 1 << 55
+_TIME_BOUNDS = (-_MAX_TIME_NS, _MAX_TIME_NS)
+_OTHER_BOUNDS = (-1, _MAX_TIME_NS)
+BOUNDS: Mapping[str, tuple[int, int]] = {
+    "rank": (0, MAX_RANKS - 1),
+    "lane": (min(Lane), max(Lane)),
+    "start_ns": _TIME_BOUNDS,
+    "end_ns": _TIME_BOUNDS,
+    "time_ns": _TIME_BOUNDS,
+    "seq": (-(1 << 15), 1 << 15),
+    **dict.fromkeys(("dur_ns", "bytes", "work"), (0, _MAX_TIME_NS)),
+    **dict.fromkeys(("samples", "batch_size", "dropped", "skipped"), (0, _MAX_TIME_NS)),
+}
+"""Least and greatest value of the integer columns; the others have -1 for "none"."""
+
+_MAX_TEXT = 256
 _PHASE_CODES = {phase.value: phase.code for phase in Phase}
 
 
@@ -36,7 +57,10 @@ def cast_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for name in _LATER_COLUMNS:
         if name in schema.names and name not in table.column_names:
             table = table.append_column(name, pa.array(np.full(len(table), -1, dtype=np.int32)))
-    return table.select(schema.names).cast(schema)
+    columns = table.select(schema.names).cast(schema)
+    # Invalid text and indexes beyond a dictionary would be noticed only when they are used.
+    columns.validate(full=True)
+    return columns
 
 
 def to_columns(kind: type[_C], table: pa.Table, path: Path) -> _C:
@@ -61,8 +85,11 @@ def to_span_columns(table: pa.Table, path: Path) -> SpanColumns:
 def to_array(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
     """Convert a column to an array.
 
-    Integers are widened to int64, with 0 for null. Floats have NaN for null, and text has ''.
-    Phases become their codes.
+    Integers are widened to int64, with 0 for null. Floats have NaN for null and for infinity, and
+    text has ''. Phases become their codes.
+
+    Raises:
+        RunFolderError: a value is outside of `BOUNDS`, or a text is too long.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -71,12 +98,44 @@ def to_array(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
     if pa.types.is_dictionary(column.type):
         return _to_phase_codes(column, path)
     if pa.types.is_floating(column.type):
-        return np.asarray(column.to_numpy(), dtype=np.float64)
+        numbers = np.asarray(column.to_numpy(), dtype=np.float64)
+        return np.where(np.isfinite(numbers), numbers, np.nan)
     if pa.types.is_string(column.type):
+        require_short_texts(column, name, path)
         return np.asarray(pc.fill_null(column, "").to_pylist(), dtype=np.str_)
     filled = pc.fill_null(column, False if pa.types.is_boolean(column.type) else 0)
     values: npt.NDArray[Any] = filled.to_numpy()
-    return values if values.dtype == np.bool_ else values.astype(np.int64)
+    if values.dtype == np.bool_:
+        return values
+    values = values.astype(np.int64)
+    _require_bounds(values, name, path)
+    return values
+
+
+def require_short_texts(column: pa.ChunkedArray, name: str, path: Path) -> None:
+    """Require texts of a usual length; numpy gives every row as much memory as the longest needs.
+
+    Raises:
+        RunFolderError: a text is too long.
+    """
+    import pyarrow.compute as pc
+
+    longest = pc.max(pc.utf8_length(column)).as_py() or 0
+    if longest > _MAX_TEXT:
+        raise RunFolderError(
+            f"{path}: column {name}: a text has {longest} characters, and at most {_MAX_TEXT} are"
+            " read — copy the file again"
+        )
+
+
+def _require_bounds(values: npt.NDArray[Any], name: str, path: Path) -> None:
+    least, most = BOUNDS.get(name, _OTHER_BOUNDS)
+    outside = np.flatnonzero((values < least) | (values > most))
+    if len(outside):
+        raise RunFolderError(
+            f"{path}: row {outside[0]}, column {name}: {values[outside[0]]} is not between {least}"
+            f" and {most} — copy the file again"
+        )
 
 
 def _to_phase_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[Any]:

@@ -125,6 +125,11 @@ class StepColumns(Columns):
     applied_version: IntArray
     waited_for: IntArray
 
+    @property
+    def max_rank(self) -> int:
+        """Return the greatest rank; -1 without steps."""
+        return int(self.rank.max(initial=-1))
+
 
 @dataclass(frozen=True)
 class LinkColumns(Columns):

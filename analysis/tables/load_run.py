@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from laggard.analysis.tables.arrow_columns import to_columns, to_span_columns
+from laggard.analysis.tables.arrow_columns import (
+    require_short_texts,
+    to_array,
+    to_columns,
+    to_span_columns,
+)
 from laggard.analysis.tables.columns import (
     Columns,
     FloatArray,
@@ -24,6 +29,7 @@ from laggard.analysis.tables.columns import (
 )
 from laggard.analysis.tables.stored_tables import StoredSpans, StoredSteps, TableFile
 from laggard.core.errors import RunFolderError
+from laggard.core.files.input_files import parse_json, read_bounded, read_json
 from laggard.core.run_schema import (
     ALARMS_FILE,
     Alarm,
@@ -155,12 +161,13 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
             " folder of one run, such as runs/<scenario>/<run-id>"
         )
     spans = _read_spans(folder / "spans.parquet", max_rows_in_memory)
+    steps = _read_steps(folder / "steps.parquet", max_rows_in_memory)
     return RunData(
         folder=folder,
         record=_read_record(folder / "run.json"),
-        hosts=_read_hosts(folder / "hosts.parquet", spans),
+        hosts=_read_hosts(folder / "hosts.parquet", max(spans.max_rank, steps.max_rank)),
         spans=spans,
-        steps=_read_steps(folder / "steps.parquet", max_rows_in_memory),
+        steps=steps,
         links=_read_columns(LinkColumns, folder / "links.parquet", link_schema()),
         fidelity=_read_list(folder / "fidelity.json", FidelityCheck, "fidelity checks"),
         decisions=_read_list(folder / "decisions.json", Decision, "decisions"),
@@ -169,10 +176,10 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
 
 
 def _read_record(path: Path) -> RunRecord | None:
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
-        return RunRecord.model_validate_json(path.read_bytes())
+        return RunRecord.model_validate(read_json(path))
     except ValueError as error:
         raise RunFolderError(
             f"{path}: not a run record that this version of Laggard can read: {error}"
@@ -182,11 +189,11 @@ def _read_record(path: Path) -> RunRecord | None:
 def _read_list(path: Path, kind: type[_R], contents: str) -> tuple[_R, ...]:
     from pydantic import TypeAdapter
 
-    if not path.is_file():
+    if not path.exists():
         return ()
     try:
         documents = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
-        return documents.validate_json(path.read_bytes())
+        return documents.validate_python(read_json(path))
     except ValueError as error:
         raise RunFolderError(f"{path}: not a valid list of {contents}: {error}") from error
 
@@ -199,13 +206,13 @@ def read_alarms(path: Path) -> tuple[Alarm, ...]:
     Raises:
         RunFolderError: the file does not consist of alarms.
     """
-    if not path.is_file():
+    if not path.exists():
         return ()
     # A last line without its newline was cut short by a kill.
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    whole, _, _ = read_bounded(path).rpartition(b"\n")
     try:
-        contents = [Alarm.model_validate_json(line) for line in whole.splitlines()]
-    except ValueError as error:
+        contents = [Alarm.model_validate(parse_json(line)) for line in whole.splitlines()]
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}: a line is not a valid alarm: {error}") from error
     return select_latest_alarms(contents)
 
@@ -216,11 +223,11 @@ def _read_columns(kind: type[_C], path: Path, schema: pa.Schema) -> _C:
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """Return the table of a file; an empty one if there is no file."""
-    return TableFile(path, schema).read_all() if path.is_file() else schema.empty_table()
+    return TableFile(path, schema).read_all() if path.exists() else schema.empty_table()
 
 
 def _read_spans(path: Path, max_rows_in_memory: int) -> SpanColumns:
-    if not path.is_file():
+    if not path.exists():
         return to_span_columns(span_schema().empty_table(), path)
     file = TableFile(path, span_schema())
     # `file.groups` is empty if the row groups are not ordered by step; then only a complete read
@@ -233,7 +240,7 @@ def _read_spans(path: Path, max_rows_in_memory: int) -> SpanColumns:
 
 
 def _read_steps(path: Path, max_rows_in_memory: int) -> StepColumns:
-    if not path.is_file():
+    if not path.exists():
         return to_columns(StepColumns, step_schema().empty_table(), path)
     file = TableFile(path, step_schema())
     return (
@@ -243,13 +250,21 @@ def _read_steps(path: Path, max_rows_in_memory: int) -> StepColumns:
     )
 
 
-def _read_hosts(path: Path, spans: SpanColumns) -> tuple[RankHost, ...]:
+def _read_hosts(path: Path, max_rank: int) -> tuple[RankHost, ...]:
     """Return the hosts by rank.
 
-    Ranks that have spans but no row get a placeholder named after the rank.
+    Ranks up to `max_rank` that have no row get a placeholder named after the rank.
     """
-    rows = {row["rank"]: RankHost(**row) for row in _read_table(path, host_schema()).to_pylist()}
-    present = range(max([*rows, spans.max_rank], default=-1) + 1)
+    table = _read_table(path, host_schema())
+    if any(column.null_count for column in table.columns):
+        raise RunFolderError(f"{path}: a value is missing — copy the file again")
+    for name in ("host", "address", "tier", "device_class"):
+        require_short_texts(table.column(name), name, path)
+    to_array(table, "rank", path)
+    if not np.isfinite(to_array(table, "cpu_share", path)).all():
+        raise RunFolderError(f"{path}: column cpu_share: not a finite number — copy the file again")
+    rows = {row["rank"]: RankHost(**row) for row in table.to_pylist()}
+    present = range(max([*rows, max_rank], default=-1) + 1)
     return tuple(rows.get(r, RankHost(r, f"rank {r}", "", "", "", 1.0, 0, 0)) for r in present)
 
 

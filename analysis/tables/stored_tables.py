@@ -22,6 +22,7 @@ from laggard.analysis.tables.arrow_columns import (
     to_span_columns,
 )
 from laggard.analysis.tables.columns import SpanColumns, StepColumns, concatenate_tables
+from laggard.analysis.tables.parquet_input import open_parquet
 from laggard.core.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -33,11 +34,10 @@ _T = TypeVar("_T", SpanColumns, StepColumns)
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Row group of a Parquet file: number of rows, and least and greatest step, rank and start."""
+    """Row group of a Parquet file: number of rows, and least and greatest step and start."""
 
     rows: int
     steps: tuple[int, int]
-    ranks: tuple[int, int]
     starts_ns: tuple[int, int]
 
 
@@ -52,8 +52,7 @@ class TableFile:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path, self.schema = path, schema
-        self._file = self._open()
-        self.groups = _read_row_groups(self._file.metadata)
+        self._file, self.groups = self._open()
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -93,6 +92,14 @@ class TableFile:
         ends = np.cumsum([group.rows for group in self.groups])
         return range(min(int(np.searchsorted(ends, rows)) + 1, len(ends)))
 
+    def find_max_rank(self) -> int:
+        """Return the greatest rank of all rows; statistics may be wrong, so the rows are read."""
+        ranks = (
+            to_array(self.read([number], ["rank"]), "rank", self.path)
+            for number in range(len(self.groups))
+        )
+        return max((int(each.max(initial=-1)) for each in ranks), default=-1)
+
     def iterate_tables(self) -> Iterator[pa.Table]:
         """Yield each row group while the next one is read in a thread."""
         with ThreadPoolExecutor(1) as reader:
@@ -103,12 +110,13 @@ class TableFile:
                 coming = reader.submit(self.read, [number]) if number < len(self.groups) else None
                 yield table
 
-    def _open(self) -> pq.ParquetFile:
+    def _open(self) -> tuple[pq.ParquetFile, tuple[RowGroup, ...]]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(self.path)
+            file = open_parquet(self.path)
+            # Names of columns and statistics are decoded only here.
+            return file, _read_row_groups(file.metadata)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _create_table_error(self.path, self.schema, error) from error
 
@@ -132,8 +140,12 @@ def _read_row_groups(metadata: pq.FileMetaData) -> tuple[RowGroup, ...]:
             row_group.column(index).path_in_schema: row_group.column(index).statistics
             for index in range(row_group.num_columns)
         }
-        ranges = [columns.get(name) for name in ("step", "rank", "start_ns")]
-        if any(known is None or not known.has_min_max for known in ranges):
+        ranges = [columns.get(name) for name in ("step", "start_ns")]
+        # A file with other columns has statistics of other types, or none.
+        if any(
+            known is None or not known.has_min_max or not isinstance(known.min, int)
+            for known in ranges
+        ):
             return ()
         groups.append(
             RowGroup(
@@ -219,7 +231,7 @@ class StoredSpans(_StoredColumns, SpanColumns):
     @property
     def max_rank(self) -> int:
         """See `SpanColumns.max_rank`."""
-        return max((group.ranks[1] for group in self._file.groups), default=-1)
+        return self._file.find_max_rank()
 
     def _read_spans(self, numbers: Sequence[int]) -> Self:
         return cast("Self", to_span_columns(self._file.read(numbers), self._file.path))
@@ -227,6 +239,11 @@ class StoredSpans(_StoredColumns, SpanColumns):
 
 class StoredSteps(_StoredColumns, StepColumns):
     """`steps.parquet`, read on demand like `StoredSpans`."""
+
+    @property
+    def max_rank(self) -> int:
+        """See `StepColumns.max_rank`."""
+        return self._file.find_max_rank()
 
     def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
         """See `Columns.with_columns`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from laggard.analysis.tables.columns import Columns, SpanColumns
 from laggard.analysis.tables.load_run import RankHost, RunData
+from laggard.core.files.output_files import replace_file, write_json, write_text
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Phase,
@@ -39,13 +40,10 @@ def write_run(run: RunData, folder: Path) -> Path:
         >>> write_run(run, Path("copies/quickstart")).name
         'quickstart'
     """
-    import json
-
     folder.mkdir(parents=True, exist_ok=True)
     if run.record is not None:
-        (folder / "run.json").write_text(run.record.model_dump_json(indent=2), encoding="utf-8")
-    checks = [check.model_dump() for check in run.fidelity]
-    (folder / "fidelity.json").write_text(json.dumps(checks, indent=2), encoding="utf-8")
+        write_text(folder / "run.json", run.record.model_dump_json(indent=2))
+    write_json(folder / "fidelity.json", [check.model_dump() for check in run.fidelity])
     _write_parts(
         (to_span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet"
     )
@@ -54,7 +52,8 @@ def write_run(run: RunData, folder: Path) -> Path:
         step_schema(),
         folder / "steps.parquet",
     )
-    _write_table(to_arrow_table(run.links, link_schema()), folder / "links.parquet")
+    links = to_arrow_table(run.links, link_schema())
+    _write_parts([links], link_schema(), folder / "links.parquet")
     write_hosts(run.hosts, folder)
     return folder
 
@@ -63,24 +62,16 @@ def write_hosts(hosts: Sequence[RankHost], folder: Path) -> None:
     """Write `hosts.parquet`."""
     import pyarrow as pa
 
-    _write_table(
-        pa.Table.from_pylist([vars(host) for host in hosts], host_schema()),
-        folder / "hosts.parquet",
-    )
-
-
-def _write_table(table: pa.Table, path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+    table = pa.Table.from_pylist([vars(host) for host in hosts], host_schema())
+    _write_parts([table], host_schema(), folder / "hosts.parquet")
 
 
 def _write_parts(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> None:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+    with replace_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in tables:
-            file.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
 
 def to_span_table(spans: SpanColumns) -> pa.Table:

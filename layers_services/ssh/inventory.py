@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from laggard.core.errors import Problem, ScenarioError
+from laggard.core.files.input_files import expand_home
 from laggard.core.hosts import Host, find_pattern_error, select_hosts
 from laggard.core.yaml_source import KeyPath, YamlSource, parse_yaml, validate_model
 from laggard.layers_services.machine import Access, Machine
@@ -257,7 +258,7 @@ def _build_candidate(
     options: tuple[str, ...] = (_KNOWN_AFTER_FIRST_CONTACT,)
     key_file = None
     if machine.key is not None:
-        key_file = (folder / Path(machine.key).expanduser()).resolve()
+        key_file = (folder / expand_home(machine.key)).resolve()
         fault = _key_fault(key_file)
         if fault is not None:
             raise _refuse_value(source, (*key, "key"), fault, "write the path of the private key")

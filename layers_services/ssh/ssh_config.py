@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from laggard.core.files.output_files import write_text
 from laggard.layers_services.machine import Machine
 
 CONNECT_TIMEOUT_S = 15
@@ -60,6 +61,5 @@ def _format_entry(machine: Machine) -> list[str]:
 
 def write_ssh_config(machines: Sequence[Machine], path: Path) -> Path:
     """Write the file with permissions for its owner only, as ssh requires."""
-    path.write_text(ssh_config(machines), encoding="utf-8")
-    path.chmod(0o600)
+    write_text(path, ssh_config(machines), mode=0o600)
     return path

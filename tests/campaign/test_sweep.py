@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
+import pickle
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from laggard.campaign import sweep as campaigns
+from laggard.campaign.campaign_state import open_campaign
 from laggard.campaign.run_subprocess import SubprocessRun
 from laggard.campaign.sweep import CampaignFile, Combination, format_combination, load_campaign
 from laggard.core.errors import InputError
@@ -170,6 +175,134 @@ def test_values_may_have_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "gossip",
             with_parts,
         ]
+
+
+def _run_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Path]:
+    """The last override of every run that a campaign makes, and its table."""
+    started: list[str] = []
+
+    def answer(_: Path, overrides: Sequence[str], _runs: Path, **_more: str) -> SubprocessRun:
+        started.append(overrides[-1])
+        return SubprocessRun(0, {"status": "done", "stragglers": []})
+
+    monkeypatch.setattr(campaigns, "run_in_subprocess", answer)
+    table, _ = campaigns.run_campaign(path, path.parent / "runs", lambda _, __: None)
+    return started, table
+
+
+class _Pickled:
+    """What a pickle can do when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_pickles_of_an_older_state_are_never_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The campaign begins again, and keeps the older table."""
+    path = tmp_path / "campaign.yaml"
+    path.write_text(FILE)
+    folder = tmp_path / "runs/campaigns/campaign"
+    (folder / "state").mkdir(parents=True)
+    for name in ("sweeps", "done", "inprogress"):
+        (folder / "state" / name).write_bytes(pickle.dumps(_Pickled(tmp_path / "executed")))
+    (folder / "results.csv").write_text("old")
+    started, table = _run_all(path, monkeypatch)
+    assert len(started) == 4
+    assert not (tmp_path / "executed").exists()
+    assert (folder / "results_old.csv").read_text() == "old"
+    assert len(table.read_text().splitlines()) == 5
+    assert "is not read" in caplog.text
+
+
+def _add_trigger(state: Path) -> None:
+    with closing(sqlite3.connect(state)) as database, database:
+        database.execute("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END")
+
+
+def _add_row(state: Path, combination: object, row: object) -> None:
+    with closing(sqlite3.connect(state)) as database, database:
+        database.execute("INSERT INTO runs (combination, row) VALUES (?, ?)", (combination, row))
+
+
+ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda state: state.write_bytes(b""), "it is empty"),
+    "no database": (lambda state: state.write_bytes(b"x" * 5000), "not a database"),
+    "cut": (lambda state: state.write_bytes(state.read_bytes()[:4096]), "malformed|other tables"),
+    "trigger": (_add_trigger, "other tables"),
+    "number": (lambda state: _add_row(state, 1, "{}"), "not the state"),
+    "bytes": (lambda state: _add_row(state, b"{}", "{}"), "not the state"),
+    "no object": (lambda state: _add_row(state, "[]", "{}"), "not a JSON object"),
+    "no repeat": (lambda state: _add_row(state, "{}", "{}"), "repeat"),
+    "nested": (lambda state: _add_row(state, "[" * 100_000, "{}"), "not the state"),
+    "pipe": (lambda state: (state.unlink(), os.mkfifo(state)), "a named pipe"),
+    "folder": (lambda state: (state.unlink(), state.mkdir()), "a folder"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_damaged_state_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    """Nothing is run, and the table stays."""
+    path = tmp_path / "campaign.yaml"
+    path.write_text(FILE)
+    _, table = _run_all(path, monkeypatch)
+    before = table.read_text()
+    prepare, says = ATTACKS[attack]
+    prepare(table.with_name("state.sqlite"))
+    with pytest.raises(InputError, match=says):
+        _run_all(path, monkeypatch)
+    assert table.read_text() == before
+
+
+@pytest.mark.parametrize("name", ["results.csv", "state.sqlite"])
+def test_a_link_in_a_campaign_s_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / "campaign.yaml"
+    path.write_text(FILE)
+    _, table = _run_all(path, monkeypatch)
+    mine = tmp_path / "mine"
+    content = table.with_name(name).read_bytes()
+    mine.write_bytes(content)
+    table.with_name(name).unlink()
+    table.with_name(name).symlink_to(mine)
+    path.write_text(FILE.replace("repeats: 2", "repeats: 3"))
+    with pytest.raises(InputError, match="a symbolic link"):
+        _run_all(path, monkeypatch)
+    assert mine.read_bytes() == content
+
+
+def test_a_campaign_runs_once_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "campaign.yaml"
+    path.write_text(FILE)
+    folder = tmp_path / "runs/campaigns/campaign"
+    folder.mkdir(parents=True)
+    with open_campaign(folder), pytest.raises(InputError, match="another process"):
+        _run_all(path, monkeypatch)
+    assert len(_run_all(path, monkeypatch)[0]) == 4
+
+
+def test_a_changed_campaign_keeps_its_older_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new key is a column of its own; what has been run is not run again."""
+    path = tmp_path / "campaign.yaml"
+    path.write_text(FILE)
+    _run_all(path, monkeypatch)
+    path.write_text(FILE.replace("[1, 2]", "[2, 3]"))
+    started, table = _run_all(path, monkeypatch)
+    assert started == ["workload.seed=3"] * 2
+    path.write_text("scenario: small\nvary: {workload.stop.steps: [5]}\n")
+    _run_all(path, monkeypatch)
+    with table.open() as file:
+        rows = [(row["workload.seed"], row["workload.stop.steps"]) for row in csv.DictReader(file)]
+    assert rows == [*[("1", "")] * 2, *[("2", "")] * 2, *[("3", "")] * 2, ("", "5")]
 
 
 @pytest.mark.long

@@ -86,6 +86,7 @@ def test_the_tutorial_has_both_parts() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 @needs_tun
 def test_the_part_on_a_laptop(tmp_path: Path) -> None:
     for step in split_steps()[0]:
@@ -138,6 +139,7 @@ SCRIPT = """
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 @pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 @pytest.mark.remote
 def test_the_part_on_grid5000(own_runner: Runner) -> None:
@@ -151,7 +153,7 @@ def test_the_part_on_grid5000(own_runner: Runner) -> None:
             for words in commands
         ]
     head = f"\n    FILES = {json.dumps(files)}\n    COMMANDS = {json.dumps(commands)}\n"
-    found = run_script(own_runner, head + SCRIPT, timeout_s=600)
+    found = run_script(own_runner, head + SCRIPT, timeout_s=1200)
     for done in found["commands"]:
         accepted = {0, UNFAITHFUL} if done["words"][0] in TRAINING else {0}
         assert done["status"] in accepted, done

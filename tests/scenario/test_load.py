@@ -179,7 +179,7 @@ BOMB = "a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         (_replace(NETWORK, "delay: 5ms", "delay: .nan"), "network.yaml:5:", "a number must be finite"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "edgy.*"'), "network.yaml:5:", "matches no host"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "~["'), "network.yaml:5:", "brackets"),
-        (_replace(NETWORK, 'src: "edge.*"', 'src: "~(a+)+$"'), "network.yaml:5:", "must not repeat a group"),
+        (_replace(NETWORK, 'src: "edge.*"', 'src: "~\\\\bedge"'), "network.yaml:5:", "cannot be matched in linear time"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "$(reboot)"'), "network.yaml:5:", "matches no host"),
         (_replace(NETWORK, 'src: "edge.*"', 'src: "edge.*; reboot"'), "network.yaml:5:", "networks.0.src"),
         (_become(NETWORK, ""), "", ""),

@@ -5,7 +5,6 @@ Times in the tables are virtual and count from the first step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from laggard.core.clocks.clock_fit import ClockFit
+from laggard.core.files.output_files import replace_file, write_json
 from laggard.core.hosts import Host
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
@@ -131,7 +131,7 @@ def _write_decisions(path: Path, sources: Sequence[SourceRows], clock: _Clock) -
         for line, at_s in zip(lines, (clock.since_zero(times_ns) / 1e9).tolist(), strict=True)
     ]
     if decisions:
-        path.write_text(json.dumps(decisions, indent=1) + "\n")
+        write_json(path, decisions)
 
 
 @dataclass(frozen=True)
@@ -282,13 +282,12 @@ def _write_table(path: Path, table: pa.Table) -> None:
         for f in table.schema
         if pa.types.is_int32(f.type) or pa.types.is_int64(f.type)
     }
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(
-        table,
-        partial,
-        compression="zstd",
-        row_group_size=ROW_GROUP_ROWS,
-        use_dictionary=texts,
-        column_encoding=deltas,
-    )
-    partial.rename(path)
+    with replace_file(path) as file:
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            row_group_size=ROW_GROUP_ROWS,
+            use_dictionary=texts,
+            column_encoding=deltas,
+        )

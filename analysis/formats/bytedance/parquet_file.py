@@ -14,7 +14,9 @@ import numpy as np
 
 from laggard.analysis.formats.bytedance.operations import Operations, OpType
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.tables.parquet_input import open_parquet
 from laggard.core.errors import TraceFormatError
+from laggard.core.files.output_files import replace_file, write_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,11 +66,11 @@ def read_operations(path: Path) -> Operations:
 
 def _read_table(path: Path) -> pa.Table:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        table = open_parquet(path).read()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         size = path.stat().st_size if path.is_file() else 0
         raise _make_format_error(
@@ -279,7 +281,8 @@ def write_operations(operations: Operations, path: Path) -> Path:
         pa.array(operations.optype.astype(np.int8)), names
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    with replace_file(path) as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
     data_parallel, stages = int(operations.dp_rank.max()) + 1, int(operations.stage.max()) + 1
     # dp, dsp, pp, tp and vpp are the degrees of parallelism in the names of ByteDance's tool;
     # Laggard has only data parallelism and pipeline stages.
@@ -298,5 +301,5 @@ def write_operations(operations: Operations, path: Path) -> Path:
         *(f"{key}_size: {size}" for key, size in sizes.items()),
     ]
     meta = path.with_name(f"meta-{path.stem}.yaml")
-    meta.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(meta, "\n".join(lines) + "\n")
     return meta

@@ -11,6 +11,7 @@ import numpy as np
 
 from laggard.analysis.formats.export.registry import ExportResult
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.files.output_files import replace_file
 from laggard.core.span_schema import Phase
 
 
@@ -36,7 +37,8 @@ def write_csv(run: RunData, folder: Path) -> tuple[Path, ...]:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
-        frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+        with replace_file(folder / f"{name}.csv") as file:
+            frame.to_csv(file, index=False, lineterminator="\n", mode="wb")
     return tuple(folder / f"{name}.csv" for name in frames)
 
 

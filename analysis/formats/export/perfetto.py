@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from laggard.analysis.formats.export.registry import ExportResult
 from laggard.analysis.tables.columns import BoolArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.collective_waits import find_latest_arrivals
-from laggard.core.atomic_write import replace_atomically
+from laggard.core.files.output_files import replace_file
 from laggard.core.span_schema import Lane, Phase
 
 # Perfetto's limit is a million; the rest leaves room for metadata.
@@ -73,8 +74,8 @@ def write_perfetto(run: RunData, path: Path) -> PerfettoExport:
             "note": note or "complete",
         },
     }
-    with replace_atomically(path) as temporary:
-        events = _write_events(temporary, header, _format_events(run, spans, zero))
+    with replace_file(path) as file:
+        events = _write_events(file, header, _format_events(run, spans, zero))
     return PerfettoExport(path, events, note)
 
 
@@ -91,9 +92,9 @@ def export_perfetto(run: RunData, path: Path) -> ExportResult:
     return ExportResult((written.path,), (written.note,) if written.note else ())
 
 
-def _write_events(path: Path, header: Mapping[str, object], events: Iterator[str]) -> int:
+def _write_events(file: BinaryIO, header: Mapping[str, object], events: Iterator[str]) -> int:
     count = 0
-    with gzip.open(path, "wt", compresslevel=5, encoding="utf-8") as out:
+    with gzip.open(file, "wt", compresslevel=5, encoding="utf-8") as out:
         out.write(json.dumps(header)[:-1] + ', "traceEvents": [\n')
         for event in events:
             out.write((",\n" if count else "") + event)

@@ -6,9 +6,7 @@ X`) have times; the other events are ignored.
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,12 @@ import numpy as np
 
 from laggard.analysis.tables.columns import Columns, IntArray, TextArray
 from laggard.core.errors import TraceFormatError
+from laggard.core.files.input_files import (
+    MAX_TRACE_BYTES,
+    decompress_bounded,
+    parse_int,
+    read_bounded,
+)
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
@@ -47,6 +51,7 @@ _ELEMENT_BYTES = {
 }
 # First bytes of every gzip file (RFC 1952).
 _GZIP_MAGIC = b"\x1f\x8b"
+_SHOWN_CHARS = 60
 _NAME_HEAD_CHARS, _NAME_TAIL_CHARS = 64, 32
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_TIME_NS = 1 << 61
@@ -134,7 +139,9 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
 def _parse_document(path: Path) -> Mapping[str, Json]:
     content = _read_content(path)
     try:
-        document = cast("Json", json.loads(content, parse_constant=_reject_constant))
+        document = cast(
+            "Json", json.loads(content, parse_constant=_reject_constant, parse_int=parse_int)
+        )
     except json.JSONDecodeError as error:
         # The decoder counts characters; the message names a byte. An error at the very end, or in
         # an unterminated string, means a truncated file.
@@ -162,6 +169,8 @@ def _parse_document(path: Path) -> Mapping[str, Json]:
         raise _make_format_error(
             path, "", f"{error} is not a valid JSON number", "export the trace again"
         ) from error
+    except ValueError as error:
+        raise _make_format_error(path, "", f"invalid JSON ({error})", "export it again") from error
     if not isinstance(document, Mapping):
         raise _make_format_error(
             path,
@@ -181,12 +190,7 @@ def _reject_constant(name: str) -> float:
 
 
 def _read_content(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise _make_format_error(
-            path, "", error.strerror or "the file cannot be read", "make it readable"
-        ) from error
+    data = read_bounded(path, MAX_TRACE_BYTES)
     if not path.name.endswith(".gz"):
         if data.startswith(_GZIP_MAGIC):
             raise _make_format_error(
@@ -204,7 +208,7 @@ def _read_content(path: Path) -> bytes:
             "rename it to end in .json, or gzip it",
         )
     try:
-        return gzip.decompress(data)
+        return decompress_bounded(path, data)
     except (OSError, EOFError, zlib.error) as error:
         raise _make_format_error(
             path,
@@ -238,7 +242,10 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
     for index, event in enumerate(raw):
         if not isinstance(event, Mapping):
             raise _make_format_error(
-                path, f"event {index}", f"{event!r} is not an object", "export the trace again"
+                path,
+                f"event {index}",
+                f"{repr(event)[:_SHOWN_CHARS]} is not an object",
+                "export the trace again",
             )
         code = codes.get(str(event.get("cat", "")).lower())
         if event.get("ph") != "X" or code is None:
@@ -253,7 +260,10 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
         name = event.get("name")
         if not isinstance(name, str):
             raise _make_format_error(
-                path, f"event {index}, name", f"{name!r} is not text", "export the trace again"
+                path,
+                f"event {index}, name",
+                f"{repr(name)[:_SHOWN_CHARS]} is not text",
+                "export the trace again",
             )
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, Mapping) else {}
@@ -309,7 +319,11 @@ def _parse_microseconds(path: Path, index: int, event: Mapping[str, Json], key: 
         or not isinstance(value, int | float)
         or not abs(value) <= _MAX_TIME_NS / 1000
     ):
-        details = "is missing" if value is None else f"{value!r} is not a number of microseconds"
+        details = (
+            "is missing"
+            if value is None
+            else f"{repr(value)[:_SHOWN_CHARS]} is not a number of microseconds"
+        )
         raise _make_format_error(path, f"event {index}, {key}", details, "export the trace again")
     return float(value)
 
@@ -344,7 +358,13 @@ def _count_elements(shape: Json) -> int:
         return 0
     if all(_is_list(inner) for inner in shape):
         return sum(_count_elements(inner) for inner in shape)
-    return math.prod(size for size in shape if isinstance(size, int))
+    count = 1
+    for size in shape:
+        count *= size if isinstance(size, int) else 1
+        # The product of many sizes would have more digits than memory.
+        if abs(count) > _MAX_TIME_NS:
+            return 0
+    return count
 
 
 def _is_list(value: Json) -> TypeGuard[Sequence[Json]]:

@@ -12,6 +12,7 @@ from laggard.analysis.report.figures.figure_kind import FigureKind
 from laggard.analysis.report.figures.registry import FIGURE_KINDS
 from laggard.analysis.report.style.canvas import NARROW_IN, WIDE_IN, house_style, to_png, to_svg
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.files.output_files import write_atomically, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +85,7 @@ def _save_figure(
     with house_style():
         wide = kind.draw(run, analysis, WIDE_IN)
         svg = to_svg(wide)
-        (folder / f"{kind.name}.svg").write_text(svg, encoding="utf-8")
-        (folder / f"{kind.name}.png").write_bytes(to_png(wide))
+        write_text(folder / f"{kind.name}.svg", svg)
+        write_atomically(folder / f"{kind.name}.png", to_png(wide))
         narrow = to_svg(kind.draw(run, analysis, NARROW_IN))
     return DrawnFigure(kind, kind.caption(run, analysis), svg, narrow)

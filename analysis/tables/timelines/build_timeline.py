@@ -28,6 +28,7 @@ from laggard.core.errors import RunFolderError
 from laggard.core.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
+_MAX_CELLS_PER_SPAN, _FREE_CELLS = 16, 1 << 20
 _SYNC_PHASES = (Phase.COMM.code, Phase.EVALUATE.code)
 _STEP_FIELDS, _BARRIER_FIELDS = (
     ("steps", "warm_up", "samples"),
@@ -127,6 +128,7 @@ def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
         spans.step[begins],
         np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(spans)))),
     )
+    require_dense(len(steps), world, len(spans))
     # Spans are ordered, so those of one step and rank are adjacent; `turns` are the first of each.
     cell = step * world + spans.rank
     turns = np.flatnonzero(np.diff(cell, prepend=-1))
@@ -151,6 +153,26 @@ def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
         ),
         end=end,
     )
+
+
+def require_dense(steps: int, world: int, spans: int) -> None:
+    """Require that a table of steps and ranks is not much larger than the spans that fill it.
+
+    In a trace of a stranger, few spans may have many numbers of steps and ranks.
+
+    Args:
+        steps: number of steps.
+        world: number of ranks.
+        spans: number of spans.
+
+    Raises:
+        RunFolderError: most cells would be empty.
+    """
+    if steps * world > _MAX_CELLS_PER_SPAN * spans + _FREE_CELLS:
+        raise RunFolderError(
+            f"{spans} spans of {steps} steps and {world} ranks: most ranks have no span in most"
+            " steps, so this is not the trace of a training — copy the run again"
+        )
 
 
 def _find_barriers(

@@ -1,6 +1,7 @@
 """Campaign: one scenario run with every combination of some values, several times, resumable.
 
-The file lists the varied values. execo's `ParamSweeper` stores the finished runs on disk.
+The file lists the varied values. An SQLite file beside the table of results stores all runs, so
+that a campaign continues where it ended (`campaign_state.py`).
 Therefore a campaign that was interrupted continues where it stopped when it is started again. Runs
 that failed or were unfaithful are repeated too.
 
@@ -14,22 +15,25 @@ that failed or were unfaithful are repeated too.
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from laggard.campaign.campaign_state import CampaignState, open_campaign
 from laggard.campaign.run_subprocess import run_in_subprocess
-from laggard.core.errors import InputError
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.files.input_files import read_bounded
+from laggard.core.files.output_files import make_folder, write_text
+from laggard.core.yaml_source import MAX_BYTES, parse_yaml, validate_model
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 log = logging.getLogger(__name__)
 
-SweepValue = None | bool | int | float | str
 RESULT_COLUMNS = (
     "run",
     "status",
@@ -65,6 +69,10 @@ class Combination:
         """Return the `--set` arguments of this run."""
         return tuple(f"{key}={json.dumps(value)}" for key, value in sorted(self.values.items()))
 
+    def key(self) -> str:
+        """Return the text that identifies this combination in the state of a campaign."""
+        return json.dumps({**self.values, "repeat": self.repeat}, sort_keys=True)
+
 
 def load_campaign(path: Path) -> CampaignFile:
     """Read a campaign file.
@@ -72,12 +80,7 @@ def load_campaign(path: Path) -> CampaignFile:
     Raises:
         InputError: the file is missing or is not a campaign
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror} — give the path of a campaign file"
-        ) from error
+    data = read_bounded(path, MAX_BYTES)
     campaign = validate_model(parse_yaml(data, str(path)), CampaignFile)
     return campaign.model_copy(update={"scenario": (path.parent / campaign.scenario).resolve()})
 
@@ -102,29 +105,26 @@ def run_campaign(
         are not done.
 
     Raises:
+        InputError: the campaign is already running, or its state is damaged
         KeyboardInterrupt: a signal ended the campaign and its current run
     """
-    from execo_engine import ParamSweeper
-
     campaign = load_campaign(path)
-    folder = runs / "campaigns" / path.stem
-    folder.mkdir(parents=True, exist_ok=True)
-    table = folder / "results.csv"
-    sweeper = ParamSweeper(str(folder / "state"), sweeps=_list_points(campaign), save_sweeps=True)
-    # Repeat the combinations that were running when the campaign was killed. `reset` would lose
-    # them.
-    sweeper.cancel_batch(sweeper.get_inprogress())
+    folder = make_folder(runs, "campaigns", path.stem)
     failed = 0
-    for point in iter(sweeper.get_next, None):
-        combination = _find_combination(campaign, point)
-        row = _run_combination(campaign, combination, runs, fidelity)
-        _append_row(table, combination, row)
-        if row["status"] == "done":
-            sweeper.done(point)
-        else:
-            failed += 1
-            sweeper.skip(point)  # repeated when the campaign is started again
-        on_result(combination, row)
+    table = folder / "results.csv"
+    with open_campaign(folder) as state:
+        done = state.list_done()
+        # The state changes only when a run has ended, so an interrupted run is repeated. A failed
+        # one is repeated when the campaign is started again.
+        for combination in list_combinations(campaign):
+            if combination.key() in done:
+                continue
+            row = _run_combination(campaign, combination, runs, fidelity)
+            state.add_run(combination.key(), row)
+            _write_table(table, state)
+            failed += row["status"] != "done"
+            on_result(combination, row)
+        _write_table(table, state)
     return table, failed
 
 
@@ -139,27 +139,16 @@ def format_combination(combination: Combination, row: Mapping[str, object]) -> s
     return " · ".join([*parts, str(row.get("folder", ""))])
 
 
-def _list_points(campaign: CampaignFile) -> list[dict[str, SweepValue]]:
-    from execo_engine import sweep
-
-    sweep_values = {
-        key: [_to_sweep_value(value) for value in values] for key, values in campaign.vary.items()
-    }
-    return list(sweep({**sweep_values, "repeat": list(range(campaign.repeats))}))
-
-
-def _find_combination(campaign: CampaignFile, point: Mapping[str, SweepValue]) -> Combination:
-    values = {
-        # The sweeper stores lists and mappings as text; find the original value.
-        key: next(v for v in listed if _to_sweep_value(v) == point[key])
-        for key, listed in campaign.vary.items()
-    }
-    return Combination(values, int(str(point["repeat"])))
-
-
-def _to_sweep_value(value: JsonValue) -> SweepValue:
-    """Convert a value for the sweeper and the table, which do not support lists and mappings."""
-    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
+def list_combinations(campaign: CampaignFile) -> Iterator[Combination]:
+    """Yield every combination once, in the order of the file; the repeats of one are adjacent."""
+    seen: set[str] = set()
+    for values in itertools.product(*campaign.vary.values()):
+        named = dict(zip(campaign.vary, values, strict=True))
+        for repeat in range(campaign.repeats):
+            combination = Combination(named, repeat)
+            if combination.key() not in seen:
+                seen.add(combination.key())
+                yield combination
 
 
 def _run_combination(
@@ -189,13 +178,18 @@ def _build_row(answer: Mapping[str, object]) -> dict[str, object]:
     return row
 
 
-def _append_row(table: Path, combination: Combination, row: Mapping[str, object]) -> None:
-    keys = sorted(combination.values)
-    # A resumed campaign appends to its table.
-    is_new = not table.exists()
-    with table.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if is_new:
-            writer.writerow([*keys, "repeat", *RESULT_COLUMNS])
-        values = [_to_sweep_value(combination.values[key]) for key in keys]
-        writer.writerow([*values, combination.repeat, *(row.get(c) for c in RESULT_COLUMNS)])
+def _write_table(table: Path, state: CampaignState) -> None:
+    """Write the results of all runs so far; an earlier version of the campaign had other keys."""
+    runs = [(json.loads(key), row) for key, row in state.list_runs()]
+    keys = sorted({name for values, _ in runs for name in values} - {"repeat"})
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([*keys, "repeat", *RESULT_COLUMNS])
+    for values, row in runs:
+        varied = [_to_cell(values.get(key)) for key in keys]
+        writer.writerow([*varied, values["repeat"], *(row.get(name) for name in RESULT_COLUMNS)])
+    write_text(table, text.getvalue())
+
+
+def _to_cell(value: JsonValue) -> JsonValue:
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value

@@ -11,6 +11,7 @@ from laggard.analysis.formats.export.registry import EXPORT_FORMATS
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import json_option, runs_option
 from laggard.cli.result_output import print_result
+from laggard.core.terminal_output import print_text
 
 
 @click.command("report")
@@ -96,7 +97,7 @@ def analyze_trace(
     if strategies:
         estimates, estimates_text = estimate_strategies(folder, strategies)
         document, text = {**document, "strategy_estimates": estimates}, f"{text}\n{estimates_text}"
-    click.echo(json.dumps(document, indent=2) if as_json else text)
+    print_text(json.dumps(document, indent=2) if as_json else text)
 
 
 @click.command("export")
@@ -128,12 +129,12 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
     exported = export_run(find_run(run, runs), kind, out)
     if as_json:
         paths = [str(path) for path in exported.paths]
-        click.echo(json.dumps({"paths": paths, "notes": list(exported.notes)}))
+        print_text(json.dumps({"paths": paths, "notes": list(exported.notes)}))
         return
     for path in exported.paths:
-        click.echo(str(path))
+        print_text(str(path))
     for note in exported.notes:
-        click.echo(f"note: {note}", err=True)
+        print_text(f"note: {note}", err=True)
 
 
 @click.command("compare")
@@ -156,7 +157,7 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
     from laggard.run_folder.store import find_run
 
     setups, left_out = compare_folders([find_run(each, runs) for each in run])
-    click.echo(
+    print_text(
         json.dumps(to_comparison_document(setups, left_out), indent=2)
         if as_json
         else format_comparison(setups, left_out)

@@ -11,6 +11,7 @@ import click
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import fidelity_option, json_option, links_option, runs_option
 from laggard.core.errors import InputError
+from laggard.core.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.run_folder.fidelity_checks import FidelityPolicy
@@ -31,10 +32,10 @@ def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
     table, failed = run_campaign(
         file,
         runs,
-        lambda combination, row: click.echo(format_combination(combination, row)),
+        lambda combination, row: print_text(format_combination(combination, row)),
         fidelity,
     )
-    click.echo(f"results: {table}")
+    print_text(f"results: {table}")
     return 1 if failed else 0
 
 
@@ -85,7 +86,7 @@ def evaluate_analysis(
         evaluated = evaluate_generated(
             EvaluationScope(None if full else cases or DEFAULT_CASES, seed), quiet=as_json
         )
-    click.echo(
+    print_text(
         json.dumps({"seed": seed, **build_document(evaluated)}, indent=2)
         if as_json
         else format_evaluation(evaluated)
@@ -123,7 +124,7 @@ def verify_machine(
     for number, each in enumerate(run_rounds(options), start=1):
         done.append(each)
         state = "quiet" if each.is_quiet else "not quiet"
-        click.echo(f"round {number}: {len(each.checks)} checks, machine {state}", err=True)
+        print_text(f"round {number}: {len(each.checks)} checks, machine {state}", err=True)
     result = judge(done)
-    click.echo(result.to_json() if as_json else result.text())
+    print_text(result.to_json() if as_json else result.text())
     return {"good": 0, "out of tolerance": 3, "not quiet": 1}[result.verdict]

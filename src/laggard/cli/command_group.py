@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from typing import TextIO
 
 import click
+
+from laggard.cli.error_handling import ENVIRONMENT_ERRORS, print_error, to_input_error
+from laggard.core.terminal_output import discard_output
 
 Sections = Mapping[str, Sequence[tuple[click.Command, str]]]
 """Commands with an example each, by the title of their section."""
@@ -30,6 +35,18 @@ class CommandGroup(click.Group):
                 command.epilog = f"\b\nExample:\n  {example}"
                 self.add_command(command)
 
+    def main(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+        """Run the command line; errors outside of a command, as in click's help, are handled here.
+
+        Commands handle their own (see `handle_errors`).
+        """
+        try:
+            return super().main(*args, **kwargs)  # type: ignore[call-overload]
+        except ENVIRONMENT_ERRORS as error:
+            for stream in (sys.stdout, sys.stderr):
+                _flush_or_discard(stream)
+            sys.exit(print_error(to_input_error(error)))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with the first sentence of each command's help."""
         width = max(len(name) for names in self._sections.values() for name in names)
@@ -42,3 +59,11 @@ class CommandGroup(click.Group):
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _flush_or_discard(stream: TextIO) -> None:
+    """Discard what a stream cannot write, or the interpreter would fail again when it exits."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        discard_output(stream)

@@ -14,6 +14,7 @@ from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.core.errors import InputError
+from laggard.core.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested
@@ -63,10 +64,10 @@ def emulate_scenario(
     from laggard.scenario.load import load_scenario
 
     def print_status(up: EmulationStatus) -> None:
-        click.echo(json.dumps(build_status_document(up)) if as_json else format_status(up))
+        print_text(json.dumps(build_status_document(up)) if as_json else format_status(up))
 
     def print_violations(violations: Sequence[TimedViolation]) -> None:
-        click.echo(
+        print_text(
             json.dumps(build_violations_document(violations))
             if as_json
             else format_violations(violations),
@@ -75,7 +76,7 @@ def emulate_scenario(
 
     loaded = load_scenario(scenario, overrides, training=False)
     for warning in () if as_json else loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        print_text(f"warning: {warning}", err=True)
     options = RunOptions(
         runs,
         links=links,
@@ -92,7 +93,7 @@ def emulate_scenario(
         _parse_duration(duration),
     )
     if as_json:
-        click.echo(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
+        print_text(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
     else:
         print_result(record, folder, as_json=False)
     return get_exit_status(record)
@@ -155,6 +156,6 @@ def show_link_table(run: str | None, runs: Path, every: float, as_json: bool) ->
 
     folder = find_emulation(run, runs)
     if as_json:
-        click.echo(json.dumps(read_links(folder), indent=2))
+        print_text(json.dumps(read_links(folder), indent=2))
     else:
         show_links(folder, every)

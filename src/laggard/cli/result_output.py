@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from laggard.core.errors import EXIT_INTERRUPTED
+from laggard.core.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.core.run_schema import RunRecord
@@ -24,6 +23,6 @@ def print_result(record: RunRecord, folder: Path, *, as_json: bool) -> None:
     from laggard.run_folder.results import build_result_document, format_run_result
 
     if as_json:
-        click.echo(json.dumps(build_result_document(record, folder), indent=2))
+        print_text(json.dumps(build_result_document(record, folder), indent=2))
     else:
-        click.echo(format_run_result(record, folder))
+        print_text(format_run_result(record, folder))

@@ -14,6 +14,7 @@ from laggard.cli.options import continuum_options, json_option, runs_option, sce
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
 from laggard.core.errors import InputError
+from laggard.core.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested
@@ -119,7 +120,7 @@ def print_runs(runs: Path, as_json: bool) -> None:
     from laggard.run_folder.store import list_runs
 
     listed = list_runs(runs)
-    click.echo(json.dumps(build_run_list(listed), indent=2) if as_json else format_run_list(listed))
+    print_text(json.dumps(build_run_list(listed), indent=2) if as_json else format_run_list(listed))
 
 
 @click.command("destroy")
@@ -136,5 +137,5 @@ def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
     from laggard.run_folder.store import find_run
 
     report = destroy_run(find_run(run, runs)) if run else destroy_runs(runs)
-    click.echo(report.to_json() if as_json else report.text())
+    print_text(report.to_json() if as_json else report.text())
     return 1 if report.held or report.refused else 0

@@ -10,6 +10,7 @@ import click
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import json_option, scenario_argument, set_option
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
+from laggard.core.terminal_output import print_text
 
 
 @click.command("init")
@@ -20,7 +21,7 @@ def init_scenario(folder: Path) -> None:
     from laggard.scenario.scaffold import write_scenario_template
 
     write_scenario_template(folder)
-    click.echo(f"created the scenario {folder}; edit its five files, then: laggard check {folder}")
+    print_text(f"created the scenario {folder}; edit its five files, then: laggard check {folder}")
 
 
 @click.command("check")
@@ -34,7 +35,7 @@ def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) ->
 
     loaded = load_scenario(scenario, overrides)
     if as_json:
-        click.echo(
+        print_text(
             json.dumps(
                 {
                     "scenario": loaded.name,
@@ -45,10 +46,10 @@ def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) ->
         )
         return
     for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        print_text(f"warning: {warning}", err=True)
     count = len(loaded.warnings)
     verdict = f"{count} warning{'s' * (count > 1)}, no errors" if count else "no errors"
-    click.echo(f"{loaded.name}: {len(loaded.hosts)} hosts, {verdict}")
+    print_text(f"{loaded.name}: {len(loaded.hosts)} hosts, {verdict}")
 
 
 @click.command("plan")
@@ -65,4 +66,4 @@ def plan_scenario(
     from laggard.scenario.load import load_scenario
 
     description = plan_run(load_scenario(scenario, overrides), target)
-    click.echo(description.to_json() if as_json else description.text())
+    print_text(description.to_json() if as_json else description.text())

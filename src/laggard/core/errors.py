@@ -4,6 +4,7 @@
     ├── InputError                  exit status 2: the user's input cannot be used
     │   ├── ScenarioError           one or more located problems in scenario files
     │   └── RunFolderError          a run folder or trace that does not have its claimed format
+    │       ├── FileReadError       a file that is missing, too large or not a regular file
     │       └── TraceFormatError    a trace of another tool; carries the file and the place in it
     ├── PrerequisiteError           this machine lacks something; carries the command that grants it
     ├── DeploymentError             hosts could not be reserved, created or prepared
@@ -78,6 +79,21 @@ class ScenarioError(InputError):
 
 class RunFolderError(InputError):
     """Run folder or trace file that does not have its claimed format."""
+
+
+class FileReadError(RunFolderError):
+    """File that is not read: missing, forbidden, too large, or not a regular file.
+
+    Args:
+        path: the file.
+        reason: description of the problem, with the value and the rule.
+        fix: advice for the user.
+    """
+
+    def __init__(self, path: str, reason: str, fix: str) -> None:
+        self.reason = reason
+        self.fix = fix
+        super().__init__(escape_unprintable(f"{path}: {reason} — {fix}"))
 
 
 class TraceFormatError(RunFolderError):

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laggard.core.errors import Problem
+from laggard.core.linear_regex import UnsupportedExpressionError, compile_regex
 from laggard.core.yaml_source import KeyPath, YamlSource
 
 MAX_RULES = 1000
@@ -121,15 +122,11 @@ def _find_expression_error(term: str) -> str | None:
     if not term.startswith("~"):
         return None
     try:
-        re.compile(term[1:])
+        compile_regex(term[1:])
+    except UnsupportedExpressionError as error:
+        return f"a regular expression that {error}"
     except (re.error, OverflowError, RecursionError) as error:
         return f"not a regular expression: {error}"
-    # Patterns come from strangers, and Python's `re` has no time limit: repeated groups and many
-    # repetitions can backtrack for hours on one name.
-    if re.search(r"\)[*+?{]", term) or len(re.findall(r"(?<!\\)[*+{]", term)) > 3:
-        return (
-            "a regular expression may repeat (* + {) up to three times, and must not repeat a group"
-        )
     return None
 
 
@@ -163,8 +160,8 @@ def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
     if term == "all":
         return list(roles)
     if term.startswith("~"):
-        expression = re.compile(term[1:])
-        return [role for role in roles if expression.match(role)]
+        expression = compile_regex(term[1:])
+        return [role for role in roles if expression.matches_beginning(role)]
     subscript = _SUBSCRIPT.fullmatch(term)
     if subscript is None:
         return fnmatch.filter(roles, term)

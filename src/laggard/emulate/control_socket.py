@@ -21,8 +21,8 @@ from typing import Literal, Self
 from pydantic import ValidationError
 
 from laggard.core.errors import InputError, LaggardError, RunFolderError
+from laggard.core.files.input_files import JsonDocument
 from laggard.core.run_schema import Record
-from laggard.run_folder.results import JsonValue
 
 SOCKET_NAME = "control.sock"
 _REQUEST_TIMEOUT_S = 5.0
@@ -45,7 +45,7 @@ class ControlRequest(Record):
 class ControlReply:
     """Answer to a request; `descriptors` are sent with it, and the sender must close them."""
 
-    content: Mapping[str, JsonValue]
+    content: Mapping[str, JsonDocument]
     descriptors: Sequence[int] = ()
 
 
@@ -133,7 +133,7 @@ class RefusedRequestError(LaggardError):
 
 def send_request(
     folder: Path, request: ControlRequest
-) -> tuple[dict[str, JsonValue], tuple[int, ...]]:
+) -> tuple[dict[str, JsonDocument], tuple[int, ...]]:
     """Send a request to a running emulation.
 
     Args:
@@ -167,7 +167,7 @@ def _create_not_running_error(folder: Path) -> RunFolderError:
     )
 
 
-def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonValue], tuple[int, ...]]:
+def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonDocument], tuple[int, ...]]:
     data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _MAX_DESCRIPTORS)
     # Received descriptors would stay open if the rest of the answer did not arrive.
     with ExitStack() as undo:
@@ -180,7 +180,7 @@ def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonValue], tup
             if not more:
                 raise ConnectionResetError("the answer is incomplete")
             received += more
-        content: dict[str, JsonValue] = json.loads(received)
+        content: dict[str, JsonDocument] = json.loads(received)
         undo.pop_all()
     return content, tuple(descriptors)
 

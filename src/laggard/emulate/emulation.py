@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from laggard.core.errors import EmulationError, FidelityError, InputError
+from laggard.core.files.input_files import JsonDocument
 from laggard.core.hosts import Host, select_hosts
 from laggard.core.run_schema import RunRecord
 from laggard.emulate.control_socket import ControlReply, ControlRequest, ControlSocket
@@ -42,7 +43,6 @@ from laggard.run_folder.fidelity_violations import (
     require_no_violations,
 )
 from laggard.run_folder.record import record_failure
-from laggard.run_folder.results import JsonValue
 from laggard.scenario.load import Scenario
 
 _POLL_INTERVAL_S = 0.2
@@ -230,7 +230,7 @@ class _Emulation:
             with open_namespaces(
                 namespaces.path(host.name), namespaces.uts_path(host.name)
             ) as descriptors:
-                content: dict[str, JsonValue] = {
+                content: dict[str, JsonDocument] = {
                     "host": host.name,
                     "address": host.address,
                     "environment": self._create_environment(host),
@@ -241,9 +241,9 @@ class _Emulation:
                 {"held": self._limit_process(host, pid, interactive=request.interactive)}
             )
 
-    def _create_environment(self, host: Host) -> dict[str, JsonValue]:
+    def _create_environment(self, host: Host) -> dict[str, JsonDocument]:
         """Return the variables to add to the environment of a command in the host."""
-        variables: dict[str, JsonValue] = {
+        variables: dict[str, JsonDocument] = {
             "LAGGARD_HOST": host.name,
             "LAGGARD_ADDRESS": host.address,
         }

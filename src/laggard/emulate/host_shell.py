@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.core.errors import InputError
+from laggard.core.terminal_output import print_text
 from laggard.emulate.control_socket import SOCKET_NAME, ControlRequest, send_request
 from laggard.layers_services.local.joining import enter_namespaces, run_inside
 from laggard.run_folder.store import find_run, list_runs
@@ -83,7 +84,7 @@ def run_in_host(folder: Path, host: str, command: Sequence[str]) -> int:
                 if reply["held"]
                 else "; this shell is not limited to the CPU share: give a command instead"
             )
-            sys.stderr.write(f"{name} ({address}){share}\n")
+            print_text(f"{name} ({address}){share}", err=True)
             sys.stderr.flush()
 
     return run_inside(apply_share, chosen, environment)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import RunFolderError
+from laggard.core.files.input_files import JsonDocument
 from laggard.emulate.control_socket import ControlRequest, send_request
-from laggard.run_folder.results import JsonValue
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +23,7 @@ _CAPTION = (
 )
 
 
-def read_links(folder: Path) -> list[JsonValue]:
+def read_links(folder: Path) -> list[JsonDocument]:
     """Return the live links of an emulation, in the form of `output.build_link_document`.
 
     Raises:
@@ -62,7 +62,7 @@ def show_links(folder: Path, every_s: float) -> None:
                 return  # the emulation has ended; its last state stays on the screen
 
 
-def build_links_table(links: list[JsonValue]) -> Table:
+def build_links_table(links: list[JsonDocument]) -> Table:
     """Build the table of live links, with one row for all alike links.
 
     A row has a title such as `8 x cloud → edge`, or the two hosts of a single link.
@@ -81,7 +81,7 @@ def build_links_table(links: list[JsonValue]) -> Table:
     return table
 
 
-def _format_row(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
+def _format_row(link: Mapping[str, JsonDocument]) -> tuple[str, ...]:
     pairs, requested, current = link["pairs"], link["requested"], link["current"]
     assert isinstance(pairs, list)
     assert isinstance(requested, dict)
@@ -103,7 +103,7 @@ def _format_row(link: Mapping[str, JsonValue]) -> tuple[str, ...]:
     )
 
 
-def format_constraint(constraint: Mapping[str, JsonValue]) -> str:
+def format_constraint(constraint: Mapping[str, JsonDocument]) -> str:
     """Format a constraint in a few words."""
     parts = [
         f"{constraint['delay_ms']:g} ms",
@@ -118,11 +118,11 @@ def format_constraint(constraint: Mapping[str, JsonValue]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _format_distribution(constraint: Mapping[str, JsonValue]) -> str:
+def _format_distribution(constraint: Mapping[str, JsonDocument]) -> str:
     return "" if constraint["distribution"] == "uniform" else f" ({constraint['distribution']})"
 
 
-def _format_bursts(constraint: Mapping[str, JsonValue]) -> str:
+def _format_bursts(constraint: Mapping[str, JsonDocument]) -> str:
     return (
         "" if constraint["burst_packets"] == 1 else f" in bursts of {constraint['burst_packets']:g}"
     )

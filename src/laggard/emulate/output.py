@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.core.files.input_files import JsonDocument
 from laggard.core.hosts import Host
 from laggard.network_emulation.fidelity.live_links import LiveLink
 from laggard.network_emulation.link_plan import Constraint
@@ -14,7 +15,6 @@ from laggard.run_folder.fidelity_violations import (
     format_violation,
     to_violation_rows,
 )
-from laggard.run_folder.results import JsonValue
 
 _MAX_HOSTS_LISTED = 20
 _MAX_VIOLATIONS_LISTED = 4
@@ -67,9 +67,9 @@ def format_status(status: EmulationStatus) -> str:
     )
 
 
-def build_status_document(status: EmulationStatus) -> dict[str, JsonValue]:
+def build_status_document(status: EmulationStatus) -> dict[str, JsonDocument]:
     """Build the same information as JSON."""
-    hosts: list[JsonValue] = [
+    hosts: list[JsonDocument] = [
         {
             "name": host.name,
             "address": host.address,
@@ -99,9 +99,9 @@ def format_violations(violations: Sequence[TimedViolation]) -> str:
     return "the emulation was out of tolerance: " + "; ".join((*shown, *more))
 
 
-def build_violations_document(violations: Sequence[TimedViolation]) -> dict[str, JsonValue]:
+def build_violations_document(violations: Sequence[TimedViolation]) -> dict[str, JsonDocument]:
     """Build the same information as JSON."""
-    rows: list[JsonValue] = [{**row} for row in to_violation_rows(violations)]
+    rows: list[JsonDocument] = [{**row} for row in to_violation_rows(violations)]
     return {"status": "violated", "violations": rows}
 
 
@@ -109,7 +109,7 @@ def _format_percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def build_link_document(link: LiveLink) -> dict[str, JsonValue]:
+def build_link_document(link: LiveLink) -> dict[str, JsonDocument]:
     """Build the JSON document of a live link; every quantity is in virtual units."""
     group = link.group
     return {
@@ -125,7 +125,7 @@ def build_link_document(link: LiveLink) -> dict[str, JsonValue]:
     }
 
 
-def _build_constraint_document(constraint: Constraint) -> dict[str, JsonValue]:
+def _build_constraint_document(constraint: Constraint) -> dict[str, JsonDocument]:
     return {
         "delay_ms": constraint.delay_ms,
         "jitter_ms": constraint.jitter_ms,

@@ -20,6 +20,7 @@ from laggard.analysis.evaluate.evaluation_report import EvaluatedCase
 from laggard.analysis.evaluate.finding_judgment import judge_findings
 from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.run_schema import Finding
+from laggard.core.terminal_output import print_text
 from laggard.evaluate.ground_truth import read_injected_events
 from laggard.evaluate.injected_cases import SCENARIO, EmulatedCase, draw_cases
 
@@ -80,7 +81,7 @@ def _run_emulated_case(case: EmulatedCase, runs: Path, *, quiet: bool) -> Evalua
     from laggard.analysis.tables.load_run import load_run
 
     if not quiet:
-        sys.stderr.write(f"{case.name}\n")
+        print_text(case.name, err=True)
     result = run_in_subprocess(SCENARIO, case.overrides(), runs).result or {}
     if result.get("status") != "done":
         log.warning(

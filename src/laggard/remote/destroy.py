@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from laggard.core.atomic_write import write_atomically
 from laggard.core.errors import InputError
+from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import Record, ReservedJob, RunRecord
 from laggard.remote.testbeds.registry import REMOTE_TESTBEDS
 from laggard.run_folder.store import RECORD_FILE, list_runs, load_record

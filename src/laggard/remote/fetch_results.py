@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from laggard.core.errors import DeploymentError, LaggardError, RunFolderError
+from laggard.core.files.output_files import write_json
 from laggard.core.node_values import describe_invalid
 from laggard.core.virtual_time import Dilation
 from laggard.layers_services.ssh.fetch_files import MANIFEST, RemoteFile, fetch_files
@@ -208,7 +209,7 @@ def _write_traffic_counters(sources: Sequence[SourceRows], run_folder: Path) -> 
         (each for source in sources for each in source.traffic), key=lambda each: each.node
     )
     document = json.loads(counters.read_text()) | {"traffic": [asdict(each) for each in traffic]}
-    counters.write_text(json.dumps(document, indent=1) + "\n")
+    write_json(counters, document)
 
 
 def _fetch_node(name: str, agent_pool: AgentPool, config: FetchConfig, into: Path) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import InputError, RunFolderError
+from laggard.core.files.output_files import write_json
 
 if TYPE_CHECKING:
     from laggard.analysis.findings.analysis_result import AnalysisResult
@@ -55,7 +55,13 @@ def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = 
 
     trace_format = detect_format(path)
     run = trace_format.read(path)
-    folder = out or (path.resolve() if trace_format is RUN_FOLDER else _choose_folder(run, runs))
+    folder = (
+        out.resolve()
+        if out is not None
+        else path.resolve()
+        if trace_format is RUN_FOLDER
+        else _choose_folder(run, runs)
+    )
     analysis = analyze_if_trained(run)
     try:
         if trace_format is not RUN_FOLDER or folder.resolve() != path.resolve():
@@ -78,7 +84,7 @@ def _write_reference(run: RunData, path: Path, trace_format: TraceFormat, folder
     from laggard.analysis.replay.bytedance.slowdowns import compute_slowdowns
 
     operations = read_operations(path) if trace_format is BYTEDANCE else run_to_operations(run)
-    _write_json(folder / REFERENCE_FILE, compute_slowdowns(operations).to_document())
+    write_json(folder / REFERENCE_FILE, compute_slowdowns(operations).to_document())
 
 
 def _choose_folder(run: RunData, runs: Path) -> Path:
@@ -126,11 +132,7 @@ def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) 
     findings = (
         [finding.model_dump(mode="json") for finding in analysis.findings] if analysis else []
     )
-    _write_json(folder / "stragglers.json", findings)
-    _write_json(folder / "answer.json", list(format_answer(run, analysis)))
+    write_json(folder / "stragglers.json", findings)
+    write_json(folder / "answer.json", list(format_answer(run, analysis)))
     write_report(run, analysis, folder)
     write_perfetto(run, folder / "trace.perfetto.json.gz")
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")

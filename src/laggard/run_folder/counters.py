@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
 from laggard.core.emulated_drive import DriveCounters
+from laggard.core.files.output_files import replace_file, write_json
 from laggard.core.span_schema import event_schema
 from laggard.core.work_counter import WorkDone
 from laggard.network_emulation.dynamics import EventRecord
@@ -23,7 +23,8 @@ def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
     import pyarrow.parquet as pq
 
     rows = [asdict(event) for event in events]
-    pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), folder / "events.parquet")
+    with replace_file(folder / "events.parquet") as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema=event_schema()), file)
 
 
 def write_counters(
@@ -61,4 +62,4 @@ def write_counters(
     document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
     document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
     document["traffic"] = [asdict(each) for each in traffic]
-    (folder / "counters.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_json(folder / "counters.json", document)

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from laggard.core.terminal_output import discard_output, print_text
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -118,22 +120,27 @@ class TextDisplay:
         """Print a line; the moving line begins again below it."""
         self.close()
         elapsed = time.monotonic() - self._started
-        sys.stderr.write(f"[{elapsed:6.1f} s] {text}\n")
-        sys.stderr.flush()
+        print_text(f"[{elapsed:6.1f} s] {text}", err=True)
 
     def close(self) -> None:
         """Remove the moving line."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = self._task = None
+        progress, self._progress, self._task = self._progress, None, None
+        if progress is not None:
+            try:
+                progress.stop()
+            except OSError:
+                discard_output(sys.stderr)
 
     def _update_bar(self, state: TrainingState) -> None:
-        if self._progress is None or self._task is None:
-            self._progress, self._task = _create_progress_bar()
-        self._progress.update(
-            self._task, completed=min(1.0, state.fraction), description=state.to_text()
-        )
-        self._progress.refresh()
+        try:
+            if self._progress is None or self._task is None:
+                self._progress, self._task = _create_progress_bar()
+            self._progress.update(
+                self._task, completed=min(1.0, state.fraction), description=state.to_text()
+            )
+            self._progress.refresh()
+        except OSError:
+            discard_output(sys.stderr)
 
 
 def _create_progress_bar() -> tuple[Progress, TaskID]:

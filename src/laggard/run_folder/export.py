@@ -26,11 +26,16 @@ def export_run(folder: Path, name: str, out: Path | None) -> ExportResult:
     from laggard.analysis.tables.load_run import load_run
 
     run = load_run(folder)
-    path = out or folder / EXPORT_FORMATS[name].default_name
     try:
+        path = (
+            # Links in the user's own path are followed; the file itself must not be one.
+            out.parent.resolve() / out.name
+            if out is not None
+            else folder / EXPORT_FORMATS[name].default_name
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         return export(run, name, path)
     except OSError as error:
         raise InputError(
-            f"{error.filename or path}: {error.strerror} — choose another place with --out"
+            f"{error.filename or out or folder}: {error.strerror} — choose another place with --out"
         ) from error

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from laggard.core.errors import FidelityError
+from laggard.core.files.input_files import read_json
+from laggard.core.files.output_files import write_json
 from laggard.core.run_schema import FidelityCheck
 
 FIDELITY_FILE = "fidelity.json"
@@ -27,7 +30,7 @@ def record_fidelity(folder: Path, checks: Sequence[FidelityCheck], policy: Fidel
         FidelityError: a check failed, and the policy is `require`.
     """
     document = [check.model_dump(mode="json") for check in checks]
-    (folder / FIDELITY_FILE).write_text(json.dumps(document, indent=1) + "\n")
+    write_json(folder / FIDELITY_FILE, document)
     if policy == "require":
         _require_all(checks)
 
@@ -44,8 +47,9 @@ def require_recorded_fidelity(folder: Path) -> None:
 def load_fidelity(folder: Path) -> tuple[FidelityCheck, ...]:
     """Read the fidelity checks of a run; there are none if it ended before they were made."""
     path = folder / FIDELITY_FILE
-    document = json.loads(path.read_text()) if path.exists() else []
-    return tuple(FidelityCheck.model_validate(each) for each in document)
+    if not path.exists():
+        return ()
+    return TypeAdapter(tuple[FidelityCheck, ...]).validate_python(read_json(path))
 
 
 def _require_all(checks: Sequence[FidelityCheck]) -> None:

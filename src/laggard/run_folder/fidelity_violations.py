@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.core.errors import FidelityError
+from laggard.core.files.output_files import write_json
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.dynamics import EventRecord
 from laggard.network_emulation.fidelity.monitor import (
@@ -84,9 +84,7 @@ def require_no_violations(
     Raises:
         FidelityError: there are violations.
     """
-    (folder / "fidelity_violations.json").write_text(
-        json.dumps(to_violation_rows(violations), indent=1) + "\n"
-    )
+    write_json(folder / "fidelity_violations.json", to_violation_rows(violations))
     if not violations:
         return
     lines = [f"  {format_violation(each)}" for each in violations[:_MAX_LISTED]]

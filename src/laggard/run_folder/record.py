@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from laggard.core import fingerprint
 from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError
+from laggard.core.files.output_files import write_text
 from laggard.core.run_schema import RunRecord, StrategyRecord
 from laggard.network_emulation.probe import BackendName
 from laggard.run_folder.journal import Journal
@@ -75,7 +76,7 @@ def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> in
         journal.update(status="interrupted", error="interrupted by the user")
         return EXIT_INTERRUPTED
     text = "".join(traceback.format_exception(error))
-    (journal.folder.logs / "controller.log").write_text(text)
+    write_text(journal.folder.logs / "controller.log", text)
     last = text.strip().splitlines()[-1]
     journal.update(status="failed", error=f"a bug in Laggard: {last} (see logs/controller.log)")
     return 1

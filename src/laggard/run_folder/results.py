@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from laggard.core.files.input_files import JsonDocument, read_json
 from laggard.core.run_schema import ALARMS_FILE, RunRecord
 from laggard.run_folder.analyze import REFERENCE_FILE
 from laggard.run_folder.store import RECORD_FILE, load_record
 
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
-
-def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonValue]:
+def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonDocument]:
     """Return `run.json` with the findings, the answer and the paths of folder and report."""
-    document: dict[str, JsonValue] = record.model_dump(mode="json")
+    document: dict[str, JsonDocument] = record.model_dump(mode="json")
     document["folder"] = str(folder)
     document["report"] = str(folder / "report.html") if (folder / "report.html").exists() else None
     document["stragglers"] = _read_json(folder / "stragglers.json")
@@ -45,7 +43,7 @@ def format_run_result(record: RunRecord, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def build_analysis_document(folder: Path) -> dict[str, JsonValue]:
+def build_analysis_document(folder: Path) -> dict[str, JsonDocument]:
     """Return the findings of a trace and the paths of its folder and report.
 
     A run that was killed early may have no record.
@@ -72,16 +70,16 @@ def format_analysis(folder: Path) -> str:
     return "\n".join([*lines, *_format_reference(_read_json(folder / REFERENCE_FILE))])
 
 
-def _format_reference(reference: JsonValue) -> list[str]:
+def _format_reference(reference: JsonDocument) -> list[str]:
     if not isinstance(reference, dict):
         return []
-    types, workers = reference["s_t"], reference["s_w"]
-    assert isinstance(types, dict)
-    assert isinstance(workers, list)
+    types, workers = reference.get("s_t"), reference.get("s_w")
+    if not isinstance(types, dict) or not isinstance(workers, list) or not types or not workers:
+        return []
     by_type = sorted(((float(str(s)), name) for name, s in types.items()), reverse=True)
     by_worker = sorted(
         (
-            (float(str(each["s_w"])), f"{each['dp_rank']}/{each['stage']}")
+            (float(str(each.get("s_w"))), f"{each.get('dp_rank')}/{each.get('stage')}")
             for each in workers
             if isinstance(each, dict)
         ),
@@ -96,7 +94,7 @@ def _format_reference(reference: JsonValue) -> list[str]:
     return [f"{total}; {most}; all values in {REFERENCE_FILE}"]
 
 
-def build_run_list(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonValue]:
+def build_run_list(records: Sequence[tuple[RunRecord, Path]]) -> list[JsonDocument]:
     """Return one JSON object per run."""
     return [{**record.model_dump(mode="json"), "folder": str(folder)} for record, folder in records]
 
@@ -140,19 +138,18 @@ def _format_unreleased_jobs(record: RunRecord) -> str:
     return f"holds {nodes} nodes ({', '.join(jobs)}){fix}"
 
 
-def _read_answer(folder: Path) -> list[JsonValue]:
+def _read_answer(folder: Path) -> list[JsonDocument]:
     answer = _read_json(folder / "answer.json")
     return answer if isinstance(answer, list) else []
 
 
-def _load_alarms(folder: Path) -> list[JsonValue]:
+def _load_alarms(folder: Path) -> list[JsonDocument]:
     from laggard.analysis.tables.load_run import read_alarms
 
     return [alarm.model_dump(mode="json") for alarm in read_alarms(folder / ALARMS_FILE)]
 
 
-def _read_json(path: Path) -> JsonValue:
+def _read_json(path: Path) -> JsonDocument:
     if not path.exists():
         return None
-    value: JsonValue = json.loads(path.read_text())
-    return value
+    return read_json(path)

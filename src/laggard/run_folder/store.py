@@ -26,8 +26,9 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from laggard.core.atomic_write import write_atomically
 from laggard.core.errors import RunFolderError
+from laggard.core.files.input_files import parse_json, read_bounded
+from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import SCHEMA_VERSION, RunRecord
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ LOCK_FILE = "lock"
 LATEST_LINK = "latest"
 _UNFINISHED_PREFIX = ".new-"
 _UNFINISHED_MAX_AGE_S = 3600.0
-_MAX_RECORD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,14 @@ def find_run(text: str, root: Path) -> Path:
     path = Path(text)
     if (path / RECORD_FILE).is_file():
         return path.resolve()
-    if (root / text / LATEST_LINK / RECORD_FILE).is_file():
-        return (root / text / LATEST_LINK).resolve()
+    if text and (root / text / LATEST_LINK / RECORD_FILE).is_file():
+        latest = (root / text / LATEST_LINK).resolve()
+        if latest.parent != (root / text).resolve():
+            raise RunFolderError(
+                f"{root / text / LATEST_LINK}: points to {latest}, outside of its folder — give the"
+                " folder of the run itself"
+            )
+        return latest
     if path.is_dir():
         raise RunFolderError(
             f"{text}: this folder has no {RECORD_FILE}, so it is not a run folder — give the folder"
@@ -238,7 +244,8 @@ def _acquire_lock(path: Path) -> int:
 
 def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -303,20 +310,16 @@ def _remove_unfinished(scenario: Path) -> None:
 
 
 def _read_record(path: Path) -> RunRecord:
+    if not path.exists():
+        raise RunFolderError(f"{path}: no such file — give a run folder; `laggard runs` lists them")
+    data = read_bounded(path)
     try:
-        size = path.stat().st_size
-        data = path.read_bytes() if size <= _MAX_RECORD_BYTES else b""
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: {error.strerror} — give a run folder; `laggard runs` lists them"
-        ) from error
-    try:
-        return RunRecord.model_validate_json(data)
-    except ValidationError as error:
+        return RunRecord.model_validate(parse_json(data))
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}: {_explain_invalid_record(data, error)}") from error
 
 
-def _explain_invalid_record(data: bytes, error: ValidationError) -> str:
+def _explain_invalid_record(data: bytes, error: Exception) -> str:
     # A record of a newer version may be invalid for any reason, so its version is read first.
     version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})\b', data)
     if version and int(version[1]) > SCHEMA_VERSION:
@@ -324,6 +327,8 @@ def _explain_invalid_record(data: bytes, error: ValidationError) -> str:
             f"written by a newer Laggard (schema {int(version[1])}; this version reads schema"
             f" {SCHEMA_VERSION} and older) — upgrade Laggard"
         )
+    if not isinstance(error, ValidationError):
+        return f"not a run record: {error} — the file was changed or cut short; copy it again"
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return (

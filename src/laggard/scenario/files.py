@@ -6,12 +6,12 @@ import difflib
 import io
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.core.errors import Problem, ScenarioError
+from laggard.core.errors import FileReadError, Problem, ScenarioError
+from laggard.core.files import input_files
 from laggard.core.yaml_source import MAX_BYTES, YamlSource, YamlValue, parse_yaml
 from laggard.scenario.overrides import SCENARIO_FILES, Override, apply_overrides
 
@@ -115,33 +115,12 @@ def read_bounded(path: Path, shown: str, most: int = 4 * MAX_BYTES) -> bytes:
     Raises:
         ScenarioError: the file is missing, unreadable, too large, or not a regular file.
     """
+    if not os.path.lexists(path):
+        raise ScenarioError((Problem(shown, 0, 0, "", "the file is missing", _suggest_fix(path)),))
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ScenarioError(
-                    (Problem(shown, 0, 0, "", "not a regular file", "use a regular file"),)
-                )
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                # One byte more than allowed reveals a file that is too large.
-                data = file.read(most + 1)
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError as error:
-        raise ScenarioError(
-            (Problem(shown, 0, 0, "", "the file is missing", _suggest_fix(path)),)
-        ) from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ScenarioError(
-            (Problem(shown, 0, 0, "", f"cannot be read: {reason}", "check path and permissions"),)
-        ) from error
-    if len(data) > most:
-        raise ScenarioError(
-            (Problem(shown, 0, 0, "", f"larger than {most} bytes", "check that it is right"),)
-        )
-    return data
+        return input_files.read_bounded(path, most)
+    except FileReadError as error:
+        raise ScenarioError((Problem(shown, 0, 0, "", error.reason, error.fix),)) from error
 
 
 def dump_yaml(value: YamlValue) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from laggard.core.files.output_files import write_text
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.network_emulation.model import Heterogeneity, Network
 from laggard.workloads.workload import Workload
@@ -46,7 +47,7 @@ def write_schemas() -> None:
     """Write every schema."""
     SCHEMA_FOLDER.mkdir(exist_ok=True)
     for name in MODELS:
-        get_schema_path(name).write_text(format_schema(name), encoding="utf-8")
+        write_text(get_schema_path(name), format_schema(name))
 
 
 if __name__ == "__main__":

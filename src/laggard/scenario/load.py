@@ -128,7 +128,9 @@ class Scenario:
         written = {f"{name}.yaml": file.as_run() for name, file in self._files.items()}
         # This file has no model of its own here, so its content is kept as it is.
         env_path = self.folder / workflow_env.FILE
-        env_file = {workflow_env.FILE: env_path.read_bytes()} if env_path.is_file() else {}
+        env_file = (
+            {workflow_env.FILE: read_bounded(env_path, str(env_path))} if env_path.is_file() else {}
+        )
         return (
             {name: data for name, data in written.items() if data is not None}
             | dict(self._traces)

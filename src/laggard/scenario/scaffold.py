@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from laggard.core.atomic_write import write_atomically
 from laggard.core.errors import InputError
+from laggard.core.files.output_files import write_atomically
 from laggard.scenario.json_schemas import get_schema_path
 from laggard.scenario.overrides import SCENARIO_FILES
 
@@ -32,7 +32,7 @@ def write_scenario_template(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in SCENARIO_FILES:
             text = f"{_SCHEMA_LINE}{get_schema_path(name).as_uri()}\n{read_template(name)}"
-            write_atomically(folder / f"{name}.yaml", text.encode())
+            write_atomically(folder.resolve() / f"{name}.yaml", text.encode())
     except OSError as error:
         raise InputError(
             f"{error.filename or folder}: {error.strerror} — give another folder"

@@ -313,7 +313,7 @@ def test_a_folder_without_run_json_has_a_report(
     text = read(
         write_report(replace(quickstart_run, record=None), quickstart_analysis, tmp_path)
     ).text
-    assert "as far as it got" in text
+    assert "This run did not end" in text
     assert "Makespan so far" in text
 
 
