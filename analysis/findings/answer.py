@@ -16,7 +16,7 @@ from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
 from laggard.core.run_schema import Finding
-from laggard.core.text_format import (
+from laggard.core.text.text_format import (
     capitalize_sentence,
     format_count,
     format_list,

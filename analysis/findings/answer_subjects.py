@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.tables.load_run import RankHost
-from laggard.core.text_format import format_count, format_list, format_number_word
+from laggard.core.text.text_format import format_count, format_list, format_number_word
 
 MAX_NAMES = 3
 

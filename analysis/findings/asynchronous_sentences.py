@@ -9,7 +9,7 @@ import numpy as np
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import ChurnEvent
-from laggard.core.text_format import format_percent, format_ratio
+from laggard.core.text.text_format import format_percent, format_ratio
 
 
 def _format_turnover(run: RunData, churn: Sequence[ChurnEvent], rank: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import RunOutcome
-from laggard.core.text_format import format_bytes, format_percent, format_seconds
+from laggard.core.text.text_format import format_bytes, format_percent, format_seconds
 
 _STOPPED_BY = {
     "accuracy": "target accuracy reached",

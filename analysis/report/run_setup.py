@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from laggard.analysis.report.style.labels import list_tiers
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.core.run_schema import ReservedJob, RunRecord
-from laggard.core.text_format import format_percent, format_seconds
+from laggard.core.text.text_format import format_percent, format_seconds
 
 _BACKENDS = {
     "userspace": "Laggard's userspace link emulator",

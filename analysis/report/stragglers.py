@@ -12,7 +12,7 @@ from laggard.analysis.tables.timelines.step_clock import (
     get_step_clock,
 )
 from laggard.core.run_schema import Alarm, Finding
-from laggard.core.text_format import format_percent, format_ratio, format_seconds
+from laggard.core.text.text_format import format_percent, format_ratio, format_seconds
 
 # Further findings are only in stragglers.json.
 MOST_ROWS = 60

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from laggard.core.run_schema import Record
-from laggard.core.text_columns import align_columns
+from laggard.core.text.text_columns import align_columns
 from laggard.layers_services.g5k.reference import Cluster, Reference
 from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import G5kPlan, MachineGroup

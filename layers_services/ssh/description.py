@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from laggard.core.run_schema import Record
-from laggard.core.text_columns import align_columns
+from laggard.core.text.text_columns import align_columns
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.machine_description import MachineDescription
 

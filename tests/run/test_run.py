@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,8 @@ def _check_fidelity(record: RunRecord, folder: Path) -> None:
     faithful = all(check.ok for check in checks) and not violations
     assert record.status == ("done" if faithful else "unfaithful")
     if record.error is not None:
-        assert str(record.error).splitlines()[0] in (folder / "report.html").read_text()
+        page = html.unescape((folder / "report.html").read_text())
+        assert str(record.error).splitlines()[0] in page
 
 
 def _check_findings(answer: dict[str, object], folder: Path) -> None:

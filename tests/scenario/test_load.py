@@ -90,7 +90,7 @@ def test_a_key_of_another_kind_of_rule_is_told_so(folder: Path) -> None:
         " 1mbit}"
     )
     told = str(problems_of(folder, rule))
-    assert "cannot be combined with the other keys" in told
+    assert "remove this key, or the other keys that exclude it" in told
     assert "did you mean `src`" not in told
 
 

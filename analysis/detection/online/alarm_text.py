@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from laggard.analysis.detection.families import FAMILIES
 from laggard.core.run_schema import Alarm
-from laggard.core.text_format import capitalize_sentence, format_list, format_ratio, format_seconds
+from laggard.core.text.text_format import (
+    capitalize_sentence,
+    format_list,
+    format_ratio,
+    format_seconds,
+)
 
 _MOST_NAMES = 4
 

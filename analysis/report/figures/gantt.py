@@ -23,7 +23,7 @@ from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.collective_waits import find_latest_arrivals
 from laggard.core.span_schema import NO_GROUP, Lane, Phase
-from laggard.core.text_format import format_seconds
+from laggard.core.text.text_format import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,7 +25,7 @@ from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import StepClock, get_step_clock
 from laggard.core.run_schema import Finding
-from laggard.core.text_format import format_count
+from laggard.core.text.text_format import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

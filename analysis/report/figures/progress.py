@@ -21,7 +21,7 @@ from laggard.analysis.tables.timelines.step_clock import (
     get_finding_window_s,
     get_step_clock,
 )
-from laggard.core.text_format import format_percent, format_seconds
+from laggard.core.text.text_format import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from laggard.analysis.report.style.canvas import INK, is_narrow, new_figure, set
 from laggard.analysis.report.style.labels import format_rank_labels, list_tiers, sanitize_label
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
-from laggard.core.text_format import format_ratio, format_seconds
+from laggard.core.text.text_format import format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,7 +20,7 @@ from laggard.analysis.report.style.canvas import is_narrow, new_figure, set_titl
 from laggard.analysis.report.style.labels import format_rank_labels, row_height_in, select_ranks
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
-from laggard.core.text_format import format_percent
+from laggard.core.text.text_format import format_percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

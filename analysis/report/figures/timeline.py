@@ -35,7 +35,7 @@ from laggard.analysis.report.timeline.cause_marks import (
 from laggard.analysis.report.timeline.typical_steps import compute_median_step_s
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
-from laggard.core.text_format import format_percent, format_seconds
+from laggard.core.text.text_format import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from laggard.analysis.report.style.labels import select_ranks_including
 from laggard.analysis.tables.columns import IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
-from laggard.core.text_format import capitalize_sentence
+from laggard.core.text.text_format import capitalize_sentence
 
 MOST_MARKS = 6
 MOST_RANKS = 40

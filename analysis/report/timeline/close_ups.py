@@ -13,7 +13,7 @@ from laggard.analysis.report.timeline.cause_marks import CauseMark, build_marks
 from laggard.analysis.report.timeline.typical_steps import compute_median_step_s, find_median_step
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_step_clock
-from laggard.core.text_format import format_seconds
+from laggard.core.text.text_format import format_seconds
 
 MOST_FINDINGS = 3
 # Share of a finding's length that is shown before and after it.

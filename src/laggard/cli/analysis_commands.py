@@ -11,7 +11,7 @@ from laggard.analysis.formats.export.registry import EXPORT_FORMATS
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import json_option, runs_option
 from laggard.cli.result_output import print_result
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 
 @click.command("report")

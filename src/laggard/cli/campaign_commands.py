@@ -11,7 +11,7 @@ import click
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import fidelity_option, json_option, links_option, runs_option
 from laggard.core.errors import InputError
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.run_folder.fidelity_checks import FidelityPolicy

@@ -9,7 +9,7 @@ from typing import TextIO
 import click
 
 from laggard.cli.error_handling import ENVIRONMENT_ERRORS, print_error, to_input_error
-from laggard.core.terminal_output import discard_output
+from laggard.core.text.terminal_output import discard_output
 
 Sections = Mapping[str, Sequence[tuple[click.Command, str]]]
 """Commands with an example each, by the title of their section."""

@@ -14,7 +14,7 @@ from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.core.errors import InputError
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import ParamSpec
 
 from laggard.core.errors import EXIT_INTERRUPTED, InputError, LaggardError, ScenarioError
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 log = logging.getLogger(__name__)
 

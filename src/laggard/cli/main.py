@@ -17,7 +17,7 @@ from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
-from laggard.core.terminal_output import TerminalHandler
+from laggard.core.text.terminal_output import TerminalHandler
 
 _NOISY_LOGGERS = ("grid5000", "stevedore", "urllib3")
 """Libraries that warn only about requests that are retried."""

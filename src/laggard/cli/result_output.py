@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import EXIT_INTERRUPTED
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.core.run_schema import RunRecord

@@ -14,7 +14,7 @@ from laggard.cli.options import continuum_options, json_option, runs_option, sce
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
 from laggard.core.errors import InputError
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.network_emulation.probe import Requested

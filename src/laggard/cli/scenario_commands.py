@@ -10,7 +10,7 @@ import click
 from laggard.cli.error_handling import handle_errors
 from laggard.cli.options import json_option, scenario_argument, set_option
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 
 
 @click.command("init")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.core.errors import InputError
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 from laggard.emulate.control_socket import SOCKET_NAME, ControlRequest, send_request
 from laggard.layers_services.local.joining import enter_namespaces, run_inside
 from laggard.run_folder.store import find_run, list_runs

@@ -20,7 +20,7 @@ from laggard.analysis.evaluate.evaluation_report import EvaluatedCase
 from laggard.analysis.evaluate.finding_judgment import judge_findings
 from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.run_schema import Finding
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 from laggard.evaluate.ground_truth import read_injected_events
 from laggard.evaluate.injected_cases import SCENARIO, EmulatedCase, draw_cases
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from laggard.core.terminal_output import discard_output, print_text
+from laggard.core.text.terminal_output import discard_output, print_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -12,7 +12,7 @@ from pydantic import SerializeAsAny
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.hosts import select_hosts
 from laggard.core.run_schema import Record
-from laggard.core.text_columns import align_columns
+from laggard.core.text.text_columns import align_columns
 from laggard.layers_services.machine_description import MachineDescription
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.dilation import compute_load

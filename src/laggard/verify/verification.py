@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from laggard.core.run_schema import FidelityCheck, Record
-from laggard.core.text_columns import align_columns
+from laggard.core.text.text_columns import align_columns
 from laggard.network_emulation.fidelity.quietness import CoreQuietness
 
 MOST_EVENT_LATENESS_MS = 20.0

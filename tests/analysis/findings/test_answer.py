@@ -20,7 +20,7 @@ from laggard.analysis.findings.answer import format_answer, group_findings, sele
 from laggard.analysis.findings.answer_subjects import describe_hosts, describe_links
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.core.run_schema import FidelityCheck, Finding
-from laggard.core.text_format import (
+from laggard.core.text.text_format import (
     capitalize_sentence,
     format_bytes,
     format_count,

@@ -119,6 +119,9 @@ _OWN_FILES = {
     "layers_services/environment",  # runs alone on a node, or in its private cache
     "layers_services/local",  # the kernel's files and the sandbox's own /run
     "network_emulation",  # the kernel's files
+    "layers_services/ssh/contained_files.py",  # files of nodes, opened inside a new run's folder
+    "layers_services/ssh/fetch_files.py",  # the same files, once opened
+    "layers_services/ssh/node_files.py",  # a program that runs on a node
     "src/laggard/core/emulated_drive.py",  # shared memory in a new run's folder
     "src/laggard/remote/agent",  # a new folder on a node
     "src/laggard/remote/agent_pool.py",  # logs of a new run

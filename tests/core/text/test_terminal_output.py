@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.terminal_output import TerminalHandler, escape_lines, print_text
+from laggard.core.text.terminal_output import TerminalHandler, escape_lines, print_text
 
 
 @given(st.text())
@@ -52,7 +52,7 @@ def test_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _PROGRAM = """
-from laggard.core.terminal_output import print_text
+from laggard.core.text.terminal_output import print_text
 for _ in range(3):
     print_text("x" * 100_000)
     print_text("y" * 100_000, err=True)
