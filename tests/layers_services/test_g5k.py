@@ -326,12 +326,12 @@ def test_what_cannot_be_released_is_returned_with_the_command_that_does(scripts:
     assert found == [
         [["rennes", 1800001, "laggard-a", False]],
         (
-            "job 1800001 at rennes may still hold nodes: `laggard destroy`, or `oardel 1800001` on"
+            "job 1800001 at rennes may still hold nodes: run `laggard destroy`, or `oardel 1800001` on"
             " rennes's frontend"
         ),
         [["rennes", 0, "laggard-a", False]],
         (
-            "a job named laggard-a at rennes may still hold nodes: `laggard destroy`,"
+            "a job named laggard-a at rennes may still hold nodes: run `laggard destroy`,"
             " or `oarstat -u, then oardel` on rennes's frontend"
         ),
         [["rennes", 1800001, "laggard-a", True]],
