@@ -156,7 +156,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
     )
     assert found["killed"]["status"] == "failed"
     assert "rank-2 died (killed by signal 9)" in found["killed"]["error"]
-    assert "rank 1 hangs" in found["hung"]["error"]
+    assert "rank 1 on edge.trainer.1.1: hangs" in found["hung"]["error"]
     assert found["unplugged"]["status"] == "failed", found["unplugged"]["error"]
     assert "edge.trainer.1.1" in found["unplugged"]["error"]
     shaped, devices = found["left unplugged"]
