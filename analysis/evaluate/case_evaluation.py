@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from laggard.analysis.detection.online.recorded_run import replay_alarms
@@ -81,13 +82,21 @@ def evaluate_cases(
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(workers, get_context("spawn"), _ignore_interrupts) as pool:
-        yield from pool.map(evaluate_case, cases, chunksize=1)
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        with _hold_interrupts():  # the pool's processes start in this call
+            judgments = pool.map(evaluate_case, cases, chunksize=1)
+        yield from judgments
 
 
-def _ignore_interrupts() -> None:
-    """Ignore Ctrl-C in a pool process.
+@contextmanager
+def _hold_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back; processes that start meanwhile inherit the mask and never receive it.
 
-    A terminal sends it to every process of its group; the parent ends the pool.
+    A terminal sends it to every process of its group, also to one that still imports. The parent
+    ends the pool.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
