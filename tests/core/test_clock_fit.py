@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from laggard.core.clocks.clock_fit import ClockExchange, ClockFit, fit_clock
-from laggard.core.errors import LaggardError, RunFolderError
+from laggard.core.errors import LaggardError
 from laggard.core.span_schema import Flag
+from tests.core.clock_exchanges import SECOND, any_exchange, stamps
 
 steady = settings(deadline=None, derandomize=True)
-SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 READING_NS = 2
 """What reading both clocks in whole nanoseconds can hide of the truth."""
@@ -292,19 +292,6 @@ def _swapped(clock: Clock, flight: Flight) -> ClockExchange:
     )
 
 
-FAR = 1 << 60
-stamps = st.integers(FAR, FAR + (1 << 45))
-any_exchange = st.builds(
-    lambda sent, took, received, paused: ClockExchange(
-        sent, received, received + paused, sent + took
-    ),
-    st.one_of(stamps, st.integers(FAR, FAR + SECOND)),
-    st.integers(0, SECOND),
-    st.one_of(stamps, st.integers(FAR, FAR + SECOND)),
-    st.integers(0, SECOND),
-)
-
-
 @steady
 @given(
     exchanges=st.lists(any_exchange, min_size=1, max_size=12),
@@ -456,34 +443,6 @@ def test_spans_are_flagged_above_a_threshold() -> None:
     flags = fit.span_flags(np.array([0, SECOND, 1000 * SECOND]), 100_000)
     assert flags.dtype == np.uint8
     assert flags.tolist() == [0, 0, Flag.CLOCK_SUSPECT]
-
-
-@steady
-@given(exchange=any_exchange)
-def test_json_there_and_back(exchange: ClockExchange) -> None:
-    line = exchange.to_json()
-    assert "\n" not in line
-    assert ClockExchange.from_json(line) == ClockExchange.from_json(line.encode()) == exchange
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("", "Expecting value"),
-        ("[1, 2, 3", "Expecting"),
-        ("[1, 2, 3]", "four whole numbers"),
-        ("[1, 2, 3, 4.0]", "four whole numbers"),
-        ("[1, 2, 3, true]", "four whole numbers"),
-        ('{"sent_ns": 1}', "four whole numbers"),
-        ("[5, 2, 3, 4]", "never runs backwards"),
-        ("[1, 4, 3, 4]", "never runs backwards"),
-        ("[1, 2, 3, 9223372036854775808]", "within"),
-        (b"\xff\xfe[", "is not a clock exchange"),
-    ],
-)
-def test_a_line_that_is_no_exchange_is_refused(line: str | bytes, why: str) -> None:
-    with pytest.raises(RunFolderError, match=why):
-        ClockExchange.from_json(line)
 
 
 def test_nothing_to_fit_is_refused() -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 from tests.testbed import reference
 from tests.testbed.faults import Fault, Faults, Injection
-from tests.testbed.g5k import Grid5000, Held, Lent, Machines, Paper
+from tests.testbed.g5k import Grid5000, Held
+from tests.testbed.machines import Lent, Machines, Paper
 from tests.testbed.nodes import USER, start_nodes
 from tests.testbed.oar import Timing
 from tests.testbed.rest_api import Answer, Api
