@@ -114,7 +114,6 @@ HEAVY = (
     "matplotlib",
     "sklearn",
     "scipy",
-    "execo",
     "ruptures",
 )
 

@@ -110,12 +110,7 @@ SCRIPT = """
     def play():
         from tests.testbed.stand_in import stand_in
         with stand_in(here / "n", {"paradoxe": 4}, kept=("laggard-root/[0-9a-f]*",)) as grid:
-            home = here / "home"
-            home.mkdir()
-            grid.write_account(home, timeout=5.0)
-            private_ssh(home / ".ssh")
-            os.environ["XDG_CACHE_HOME"] = str(default_cache().parents[1])
-            os.environ |= {"HOME": str(home), "ENOSLIB_G5K_AUTO_JUMP": "0", "PYTHONPATH": sys.path[0] + "/src"}
+            enter_account(grid)
 
             def laggard(words):
                 done = subprocess.run([sys.executable, "-c", CLI, *words], capture_output=True, text=True, cwd=here)
@@ -126,13 +121,6 @@ SCRIPT = """
                 (here / file).write_text(text)
             found = [laggard(words) for words in COMMANDS]
             return {"commands": found, "held": len(grid.held_jobs())}
-
-    CLI = '''
-    import enoslib
-    enoslib.set_config(g5k_auto_jump=False)
-    from laggard.cli.main import main
-    main()
-    '''.replace("\\n    ", "\\n").strip()
 
     inside(play)
 """

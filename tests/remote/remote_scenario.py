@@ -67,6 +67,23 @@ HEAD = f"""
         Path("/root/.ssh").mkdir(exist_ok=True)
         linux.mount(str(folder), "/root/.ssh", "", linux.MS_BIND)
 
+    CLI = '''
+    import enoslib
+    enoslib.set_config(g5k_auto_jump=False)
+    from laggard.cli.main import main
+    main()
+    '''.replace("\\n    ", "\\n").strip()
+
+    def enter_account(grid):
+        # Become a user of the stand-in Grid'5000 whose wheels are cached.
+        home = here / "home"
+        home.mkdir()
+        grid.write_account(home, timeout=5.0)
+        private_ssh(home / ".ssh")
+        os.environ["XDG_CACHE_HOME"] = str(default_cache().parents[1])
+        os.environ |= {{"HOME": str(home), "ENOSLIB_G5K_AUTO_JUMP": "0", "PYTHONPATH": sys.path[0] + "/src"}}
+        return home
+
     def run(options, *overrides, strike=None):
         from laggard.remote.run import run_remote
         from laggard.scenario.load import load_scenario

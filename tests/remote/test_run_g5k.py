@@ -29,12 +29,7 @@ SCRIPT = """
         from tests.testbed.stand_in import stand_in
         # What the first run installs on the nodes' empty disks is there for the others, which are about what comes after.
         with stand_in(here / "n", {"gemini": 2, "parasilo": 3}, kept=("laggard-root/[0-9a-f]*",)) as grid:
-            home = here / "home"
-            home.mkdir()
-            grid.write_account(home, timeout=5.0)
-            private_ssh(home / ".ssh")
-            os.environ["XDG_CACHE_HOME"] = str(default_cache().parents[1])
-            os.environ |= {"HOME": str(home), "ENOSLIB_G5K_AUTO_JUMP": "0", "PYTHONPATH": sys.path[0] + "/src"}
+            home = enter_account(grid)
             command = [sys.executable, "-c", CLI, "--runs", str(here / "runs")]
 
             def laggard(*words):
@@ -119,13 +114,6 @@ SCRIPT = """
             found["in my job left"] = left()
             found["on record"] = [record["status"] for record in records()]
             return found
-
-    CLI = '''
-    import enoslib
-    enoslib.set_config(g5k_auto_jump=False)
-    from laggard.cli.main import main
-    main()
-    '''.replace("\\n    ", "\\n").strip()
 
     inside(play)
 """

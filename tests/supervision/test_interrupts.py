@@ -57,7 +57,7 @@ with interrupt_on_signals():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_forked_child_is_ended_without_going_back_into_the_run(number: signal.Signals) -> None:
-    """As execo's is, after its parent: it must not do what its parent would when told to end."""
+    """A library's, after its parent: it must not do what its parent would when told to end."""
     words = [sys.executable, "-c", FORKING, str(int(number))]
     ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert int(ended.stdout) == -number

@@ -20,8 +20,7 @@ def interrupt_on_signals() -> Iterator[None]:
 
     Children that a library forks meanwhile inherit the handlers. Without the check of the process
     ID, a signal to such a child would unwind a copy of this process's stack and write its record
-    again. In a child, the signal therefore has its default effect. (execo forks such a child,
-    which is ended after this process.)
+    again. In a child, the signal therefore has its default effect.
     """
     own_pid = os.getpid()
 
