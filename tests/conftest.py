@@ -118,8 +118,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Say, below pytest's own summary, what the session left behind, and fail it."""
     result = yield
     config = session.config
     if hasattr(config, "workerinput"):

@@ -20,7 +20,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-CACHE = Path(__file__).resolve().parents[2] / "build/scripts"
+CACHE = Path(__file__).resolve().parents[2] / ".cache/scripts"
 _TIMEOUT_S = 60.0
 
 
