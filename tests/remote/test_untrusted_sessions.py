@@ -157,7 +157,8 @@ SCRIPT = f"""
         from laggard.scenario.load import load_scenario
         from laggard.workloads.coordination.barrier_relay import BarrierHub
         from laggard.workloads.coordination.progress_relay import ProgressHub
-        from laggard.workloads.tracing.stream import STEP_ROW, RowStream
+        from laggard.workloads.tracing.row_types import STEP_ROW
+        from laggard.workloads.tracing.stream import RowStream
         from tests.testbed.nodes import NodeSpec, machines, start_nodes
         fetching._MANIFEST_TIMEOUT_S = 3.0
         private_ssh(here / "ssh")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -61,12 +62,17 @@ def wait_for_training(runs: Path, process: subprocess.Popen[str], timeout_s: flo
 
 def wait_for_more_steps(runs: Path) -> None:
     """Wait until the training has gone on, by several reports of its progress."""
-    progress = next(runs.glob("*/latest/workers/progress.jsonl"))
-    until = progress.read_bytes().count(b"\n") + 5
+    until = count_steps(runs) + 5
     deadline = time.monotonic() + PATIENCE_S
-    while progress.read_bytes().count(b"\n") < until:
+    while count_steps(runs) < until:
         assert time.monotonic() < deadline, "no further step was made"
         time.sleep(0.05)
+
+
+def count_steps(runs: Path) -> int:
+    """The steps that the first rank said it had finished."""
+    progress = next(runs.glob("*/latest/workers/progress.jsonl"))
+    return progress.read_bytes().count(b"\n")
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -156,19 +162,27 @@ def _pids_within(process: psutil.Process) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("find_victim", [_command, _process_one, _link_emulator])
-def test_any_process_killed_leaves_nothing(
+def test_any_process_killed_leaves_all_finished_steps_and_nothing_else(
     training: subprocess.Popen[str],
     laggard: Laggard,
     find_victim: Callable[[list[psutil.Process]], psutil.Process],
 ) -> None:
     """Mounts and network interfaces are compared at the end of every test session."""
     processes = tree(training.pid)
+    finished = count_steps(laggard.runs)
     find_victim(processes).kill()
     training.communicate(timeout=PATIENCE_S)
     assert wait_gone(processes) == []
     assert wait_for_cgroups_gone(training.pid) == []
-    record, _ = list_runs(laggard.runs)[-1]
+    record, folder = list_runs(laggard.runs)[-1]
     assert record.status in {"interrupted", "failed"}
+    if (folder / "workers").exists():
+        finished = count_steps(laggard.runs)
+    subprocess.run(laggard.command("report", str(folder)), check=True)
+    assert (folder / "report.html").exists()
+    assert not (folder / "workers").exists()
+    assert len(pd.read_parquet(folder / "steps.parquet").query("rank == 0")) >= finished
+    assert '"status": "running"' not in (folder / "run.json").read_text()
 
 
 @pytest.mark.long

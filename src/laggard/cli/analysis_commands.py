@@ -26,9 +26,10 @@ def report_run(run: str, runs: Path, as_json: bool) -> None:
     latest run.
     """
     from laggard.run_folder.analyze import analyze_folder
-    from laggard.run_folder.store import find_run, load_record
+    from laggard.run_folder.recovery import find_collected_run
+    from laggard.run_folder.store import load_record
 
-    folder = find_run(run, runs)
+    folder = find_collected_run(run, runs)
     analyze_folder(folder)
     print_result(load_record(folder), folder, as_json=as_json)
 
@@ -84,14 +85,16 @@ def analyze_trace(
     every command can read. If PATH is a run folder, they are written into it.
     """
     from laggard.run_folder.analyze import analyze_path
+    from laggard.run_folder.recovery import find_collected_run, recover_run
     from laggard.run_folder.results import build_analysis_document, format_analysis
-    from laggard.run_folder.store import find_run
     from laggard.run_folder.strategy_estimates import estimate_strategies, parse_strategies
 
     # An invalid strategy is reported before the analysis, which may take minutes.
     parse_strategies(strategies)
-    if not path.exists():
-        path = find_run(str(path), runs)
+    if path.exists():
+        recover_run(path)
+    else:
+        path = find_collected_run(str(path), runs)
     folder = analyze_path(path, out, runs, reference=reference is not None)
     document, text = build_analysis_document(folder), format_analysis(folder)
     if strategies:
@@ -124,9 +127,9 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
     latest run.
     """
     from laggard.run_folder.export import export_run
-    from laggard.run_folder.store import find_run
+    from laggard.run_folder.recovery import find_collected_run
 
-    exported = export_run(find_run(run, runs), kind, out)
+    exported = export_run(find_collected_run(run, runs), kind, out)
     if as_json:
         paths = [str(path) for path in exported.paths]
         print_text(json.dumps({"paths": paths, "notes": list(exported.notes)}))
@@ -154,9 +157,9 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
         format_comparison,
         to_comparison_document,
     )
-    from laggard.run_folder.store import find_run
+    from laggard.run_folder.recovery import find_collected_run
 
-    setups, left_out = compare_folders([find_run(each, runs) for each in run])
+    setups, left_out = compare_folders([find_collected_run(each, runs) for each in run])
     print_text(
         json.dumps(to_comparison_document(setups, left_out), indent=2)
         if as_json

@@ -110,7 +110,7 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         if state.fetched is not None and state.fetched.has_begun:
             analyze_training(journal, scenario, state.fetched.done)
         else:
-            report_untrained_run(folder.path)
+            report_untrained_run(journal)
         journal.display.close()
         return journal.record, folder.path
 

@@ -6,8 +6,6 @@ cgroups, and the run folder reads as interrupted because no process holds its lo
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -34,7 +32,12 @@ from laggard.network_emulation.compute.cpu_plan import CpuPlan, plan_cpus, usabl
 from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
 from laggard.run.controller import run_controller
 from laggard.run.run_context import RunContext
-from laggard.run_folder.collect import analyze_training, report_untrained_run
+from laggard.run_folder.collect import (
+    analyze_training,
+    collect_streams,
+    remove_streams,
+    report_untrained_run,
+)
 from laggard.run_folder.display import SilentDisplay, TextDisplay
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
@@ -192,7 +195,7 @@ def _collect_results(context: RunContext, status: int) -> None:
     if context.output_dir.zero.exists():
         _collect_and_analyze(context)
     else:
-        report_untrained_run(context.folder)
+        report_untrained_run(context.journal)
     context.journal.display.close()
 
 
@@ -201,31 +204,11 @@ def _collect_and_analyze(context: RunContext) -> None:
 
     Afterwards the streams of its processes are removed.
     """
-    from laggard.workloads.plan import sampled_hosts
-    from laggard.workloads.tracing.collect import collect
-
-    with context.journal.stage("collect"):
-        scenario = context.scenario
-        sampled = sampled_hosts(scenario.workload, scenario.hosts)
-        collect(
-            context.output_dir.folder,
-            context.folder,
-            scenario.ranks,
-            context.dilation,
-            scenario.shares,
-            sampled,
-        )
-        done = (
-            json.loads(context.output_dir.done.read_text())
-            if context.output_dir.done.exists()
-            else None
-        )
-    if context.output_dir.checkpoint.exists():
-        shutil.move(
-            context.output_dir.checkpoint, context.folder / context.output_dir.checkpoint.name
-        )
-    analyze_training(context.journal, context.scenario, done)
-    shutil.rmtree(context.output_dir.folder)
+    folder, journal = context.folder, context.journal
+    with journal.stage("collect"):
+        done = collect_streams(folder, context.scenario, context.dilation)
+    analyze_training(journal, context.scenario, done)
+    remove_streams(folder)
 
 
 def finalize_record(context: RunContext, status: int) -> None:

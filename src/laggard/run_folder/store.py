@@ -84,6 +84,24 @@ class RunFolder:
                 undo.pop_all()
         return cls(path, lock_fd), record
 
+    @classmethod
+    def reopen(cls, path: Path) -> Self | None:
+        """Lock the folder of a run that was killed; return None if a process holds the lock.
+
+        Raises:
+            RunFolderError: the lock cannot be opened.
+        """
+        with _explain_os_errors(path / LOCK_FILE, "check the folder's owner and permissions"):
+            # O_NOFOLLOW and O_NONBLOCK, since the folder may come from a stranger.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path / LOCK_FILE, flags)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+        return cls(path, descriptor)
+
     @property
     def scenario(self) -> Path:
         """Return the folder of the scenario's files, as run."""
