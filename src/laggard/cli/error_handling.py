@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
+from laggard.core.disk_space import describe_os_error
 from laggard.core.errors import EXIT_INTERRUPTED, InputError, LaggardError, ScenarioError
 from laggard.core.text.terminal_output import print_text
 
@@ -49,10 +50,7 @@ def to_input_error(error: Exception) -> InputError:
     """Convert an exception of `ENVIRONMENT_ERRORS`; its traceback is logged with `-v`."""
     log.info("traceback of the error", exc_info=error)
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return InputError(
-            f"{where}{error.strerror} — check the path, its permissions and the free space"
-        )
+        return InputError(describe_os_error(error))
     details = str(error).strip().partition("\n")[0]
     name = type(error).__name__
     return InputError(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from laggard.core.errors import EmulationError, FidelityError, InputError
 from laggard.core.files.input_files import JsonDocument
@@ -47,6 +44,8 @@ from laggard.scenario.load import Scenario
 
 _POLL_INTERVAL_S = 0.2
 _ACTIVITY = "it was up"
+_ENDING_S = 30.0
+"""Time after the user's signal, which is the usual end of an emulation, to write its counters."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +91,16 @@ def run_emulation(
         context.journal.display.close()
 
     return run_in_sandbox(
-        scenario, options, lambda context: _run_in_sandbox(context, callbacks, for_s), finalize
+        scenario,
+        options,
+        lambda context: _run_in_sandbox(context, callbacks, for_s),
+        finalize,
+        _ENDING_S,
     )
 
 
 def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: float | None) -> int:
     """Run the emulation inside the sandbox and record every outcome in the run's record."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise_interrupt)
     try:
         with (
             open_continuum(context, lambda: None) as continuum,
@@ -119,10 +120,6 @@ def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: f
     finally:
         context.journal.display.close()
     return 0
-
-
-def _raise_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _list_endpoints(context: RunContext, continuum: Continuum) -> dict[str, ProbeEndpoint]:
