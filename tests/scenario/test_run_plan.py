@@ -44,6 +44,7 @@ def test_machines_of_ones_own_are_described_and_not_this_one(folder: Path) -> No
     text = plan.text()
     assert "fog.trainer.1.1    alice@10.9.0.2:2222  through gate.example.org" in text
     assert "edge.trainer.1.2   root@10.9.0.4" in text
+    assert "host keys of the machines: accepted at first contact and recorded in your" in text
     assert "\nhere\n" not in text
     reservation = json.loads(plan.to_json())["reservation"]
     assert reservation["machines"][1] == {
