@@ -120,28 +120,3 @@ def test_environments(name: str, run_folder: Path, tmp_path: Path) -> None:
             done = start(*command, environment=ENVIRONMENTS[name])
             assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
             assert done.returncode == (2 if command[0] == "check" else 0), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [(("runs",), 0), (("report", "none"), 2), (("check", "none"), 2), (("--help",), None)],
-)
-def test_streams_that_cannot_be_written_to(
-    arguments: tuple[str, ...], status: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The exit status of a command is that of its work."""
-    monkeypatch.chdir(tmp_path)
-    reading, broken = os.pipe()
-    os.close(reading)
-    full = os.open("/dev/full", os.O_WRONLY)
-    try:
-        for stream in (full, broken):
-            done = start(*arguments, stdout=stream)
-            assert b"Traceback" not in done.stderr, done.stderr
-            assert b"Exception ignored" not in done.stderr, done.stderr
-            silent = start(*arguments, stdout=stream, stderr=stream)
-            if status is not None:
-                assert (done.returncode, silent.returncode) == (status, status)
-    finally:
-        os.close(full)
-        os.close(broken)
