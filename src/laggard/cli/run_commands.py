@@ -139,6 +139,7 @@ def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
     from laggard.remote.destroy import destroy_run, destroy_runs
     from laggard.run_folder.store import find_run
 
-    report = destroy_run(find_run(run, runs)) if run else destroy_runs(runs)
+    # An empty RUN is a mistake, such as an unset variable, and must not mean all runs.
+    report = destroy_runs(runs) if run is None else destroy_run(find_run(run, runs))
     print_text(report.to_json() if as_json else report.text())
     return 1 if report.held or report.refused else 0
