@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from laggard.analysis.formats.export.registry import EXPORT_FORMATS
-from laggard.cli.error_handling import handle_errors
+from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import json_option, runs_option
 from laggard.cli.result_output import print_result
 from laggard.core.text.terminal_output import print_text
@@ -18,6 +18,7 @@ from laggard.core.text.terminal_output import print_text
 @click.argument("run", metavar="RUN")
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def report_run(run: str, runs: Path, as_json: bool) -> None:
     """Analyze a run again and rewrite its report.
@@ -68,6 +69,7 @@ def _refuse_old_option(
     "--instead", multiple=True, hidden=True, expose_value=False, callback=_refuse_old_option
 )
 @json_option
+@keep_own_status
 @handle_errors
 def analyze_trace(
     path: Path,
@@ -119,6 +121,7 @@ def analyze_trace(
 )
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: bool) -> None:
     """Export a run for other tools.

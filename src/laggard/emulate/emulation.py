@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.core.errors import EmulationError, FidelityError, InputError
-from laggard.core.files.input_files import JsonDocument
 from laggard.core.hosts import Host, select_hosts
+from laggard.core.node_values import is_node_path
 from laggard.core.run_schema import RunRecord
-from laggard.emulate.control_socket import ControlReply, ControlRequest, ControlSocket
+from laggard.emulate.control_messages import ControlRequest, EnterReply, HoldReply, LinksReply
+from laggard.emulate.control_socket import ControlReply, ControlSocket
 from laggard.emulate.output import EmulationStatus, build_link_document
 from laggard.layers_services.local.joining import open_namespaces
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
@@ -217,9 +218,8 @@ class _Emulation:
 
     def _handle_request(self, request: ControlRequest, pid: int) -> Iterator[ControlReply]:
         if request.action == "links":
-            yield ControlReply(
-                {"links": [build_link_document(link) for link in self._measure_links()]}
-            )
+            links = tuple(build_link_document(link) for link in self._measure_links())
+            yield ControlReply(LinksReply(links=links))
             return
         host = select_one_host(request.host, self.context.scenario.hosts)
         if request.action == "enter":
@@ -227,28 +227,10 @@ class _Emulation:
             with open_namespaces(
                 namespaces.path(host.name), namespaces.uts_path(host.name)
             ) as descriptors:
-                content: dict[str, JsonDocument] = {
-                    "host": host.name,
-                    "address": host.address,
-                    "environment": self._create_environment(host),
-                }
-                yield ControlReply(content, descriptors)
+                yield ControlReply(_create_entry(host), descriptors)
         else:
-            yield ControlReply(
-                {"held": self._limit_process(host, pid, interactive=request.interactive)}
-            )
-
-    def _create_environment(self, host: Host) -> dict[str, JsonDocument]:
-        """Return the variables to add to the environment of a command in the host."""
-        variables: dict[str, JsonDocument] = {
-            "LAGGARD_HOST": host.name,
-            "LAGGARD_ADDRESS": host.address,
-        }
-        if host.ipv6:
-            variables["LAGGARD_IPV6"] = host.ipv6[0]
-        return variables | {
-            name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ
-        }
+            held = self._limit_process(host, pid, interactive=request.interactive)
+            yield ControlReply(HoldReply(held=held))
 
     def _limit_process(self, host: Host, pid: int, *, interactive: bool) -> bool:
         """Limit a process to the host's CPU share and return whether it is limited.
@@ -278,6 +260,22 @@ class _Emulation:
         look = Look(time.monotonic_ns(), self.continuum.links.counters())
         last, self._last_counters = self._last_counters, look
         return live_links(groups, current, measured, last, look, dilation)
+
+
+def _create_entry(host: Host) -> EnterReply:
+    return EnterReply(
+        host=host.name,
+        address=host.address,
+        ipv6=host.ipv6[0] if host.ipv6 else None,
+        home=_read_folder_variable("HOME"),
+        temporary=_read_folder_variable("TMPDIR"),
+    )
+
+
+def _read_folder_variable(name: str) -> str | None:
+    """Return a folder that the environment names, unless it cannot be part of a reply."""
+    folder = os.environ.get(name, "")
+    return folder if is_node_path(folder) else None
 
 
 def select_one_host(pattern: str, hosts: Sequence[Host]) -> Host:
