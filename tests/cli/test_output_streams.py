@@ -17,6 +17,7 @@ import pytest
 from laggard.analysis.evaluate.synthetic.run_generator import TraceSpec, generate_run
 from laggard.analysis.tables.write_run import write_run
 from tests.command_line import SMALL, UNFAITHFUL, needs_tun
+from tests.faults import Fault, holds
 
 KINDS = ("closed pipe", "/dev/full", "closed descriptor")
 LOST = {
@@ -89,6 +90,7 @@ def long_except(names: Iterable[str], short: Sequence[str]) -> list[object]:
     return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
+@holds(Fault.OUTPUT_LOST)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", long_except(PRINTING, ("help", "check", "runs, JSON")))
 def test_commands_that_only_print(name: str, kind: str, folder: Path) -> None:
@@ -113,6 +115,7 @@ WORKING: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@holds(Fault.OUTPUT_LOST)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", long_except(WORKING, ("init", "destroy")))
 def test_commands_with_other_results(name: str, kind: str, folder: Path, tmp_path: Path) -> None:
@@ -177,6 +180,7 @@ GOOD = {
 }
 
 
+@holds(Fault.OUTPUT_LOST)
 @needs_tun
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)

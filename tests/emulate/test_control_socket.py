@@ -39,6 +39,7 @@ from laggard.emulate.control_socket import (
 from laggard.emulate.host_shell import run_in_host, select_environment
 from laggard.emulate.links_table import build_links_table
 from laggard.layers_services.local.joining import open_namespaces
+from tests.faults import Fault, holds
 from tests.users import NOBODY
 
 HOLD = ControlRequest(action="hold", host="edge.*")
@@ -141,6 +142,7 @@ def test_the_same_user(folder: Path) -> None:
         assert stat.S_IMODE((folder / SOCKET_NAME).stat().st_mode) == 0o600
 
 
+@holds(Fault.STRANGER_AT_SOCKET)
 @needs_root
 @pytest.mark.parametrize("command", [("ssh", "--run"), ("links",)])
 def test_root_uses_no_emulation_of_another_user(command: tuple[str, ...], folder: Path) -> None:
@@ -164,6 +166,7 @@ def test_a_socket_of_another_user_in_an_own_folder(folder: Path) -> None:
     assert_helps(refused.value, "control.sock is owned by", f"user id {NOBODY}")
 
 
+@holds(Fault.STRANGER_AT_SOCKET)
 @needs_root
 def test_a_process_of_another_user_behind_an_own_socket(folder: Path) -> None:
     with forked(answer(folder, b'{"held":true}\n', listen_as=NOBODY)):
@@ -173,6 +176,7 @@ def test_a_process_of_another_user_behind_an_own_socket(folder: Path) -> None:
     assert_helps(refused.value, "its emulation is run by", f"user id {NOBODY}")
 
 
+@holds(Fault.STRANGER_AT_SOCKET)
 @needs_root
 @pytest.mark.parametrize(("uid", "accepted"), [(NOBODY, True), (0, True), (NOBODY - 1, False)])
 def test_the_server_accepts_its_user_and_root(uid: int, accepted: bool, folder: Path) -> None:

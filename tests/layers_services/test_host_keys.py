@@ -18,6 +18,7 @@ from laggard.layers_services.ssh.host_keys import (
     ReservationKeys,
     explain_refusal,
 )
+from tests.faults import Fault, holds
 from tests.remote.remote_scenario import REPOSITORY
 from tests.testbed.nodes import lacking
 from tests.users import Runner
@@ -169,6 +170,7 @@ SCRIPT = f"""
 """
 
 
+@holds(Fault.NODE_KEY_CHANGED)
 @pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 def test_a_key_must_stay_the_same_within_a_reservation(own_runner: Runner) -> None:
     result = own_runner.run(SCRIPT, timeout_s=240)

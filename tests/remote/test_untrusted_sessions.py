@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import Fault, holds
 from tests.remote.remote_scenario import run_script
 from tests.testbed.nodes import lacking
 from tests.users import Runner
@@ -180,6 +181,7 @@ SCRIPT = f"""
 """
 
 
+@holds(Fault.NODE_GARBLED)
 @pytest.mark.long
 def test_a_lying_node_costs_its_own_data_alone(own_runner: Runner) -> None:
     found = run_script(own_runner, SCRIPT, timeout_s=300)

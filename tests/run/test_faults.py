@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 
 from laggard.run_folder.store import list_runs
 from tests.command_line import Laggard, needs_tun
+from tests.faults import Fault, holds
 
 pytestmark = needs_tun
 
@@ -24,12 +24,13 @@ PATIENCE_S = 300.0
 """How long a test waits for what ends within seconds where nothing else uses the machine."""
 
 
-class Fault(enum.Enum):
-    """What is done to a run in the middle of its training."""
-
-    WORKER_KILLED = ("rank-1", signal.SIGKILL)
-    WORKER_TERMINATED = ("rank-2", signal.SIGTERM)
-    WORKER_STOPPED = ("rank-1", signal.SIGSTOP)
+WORKER_FAULTS = {
+    "killed": ("rank-1", signal.SIGKILL),
+    "terminated": ("rank-2", signal.SIGTERM),
+    "segmentation_fault": ("rank-0", signal.SIGSEGV),
+    "stopped": ("rank-1", signal.SIGSTOP),
+}
+"""What is done to a worker in the middle of its training."""
 
 
 @pytest.fixture
@@ -115,18 +116,15 @@ def wait_for_cgroups_gone(pid: int) -> list[Path]:
     return left
 
 
+@holds(Fault.WORKER_ENDED, Fault.WORKER_STOPPED)
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(fault, marks=() if fault is Fault.WORKER_KILLED else pytest.mark.long)
-        for fault in Fault
-    ],
-    ids=lambda fault: fault.name.lower(),
+    [pytest.param(f, marks=() if f == "killed" else pytest.mark.long) for f in WORKER_FAULTS],
 )
 def test_faulty_worker_is_named_and_the_run_fails(
-    training: subprocess.Popen[str], fault: Fault
+    training: subprocess.Popen[str], fault: str
 ) -> None:
-    name, number = fault.value
+    name, number = WORKER_FAULTS[fault]
     processes = tree(training.pid)
     named(training.pid, name).send_signal(number)
     out, errors = training.communicate(timeout=PATIENCE_S)
@@ -144,7 +142,7 @@ def _command(processes: list[psutil.Process]) -> psutil.Process:
     return processes[0]
 
 
-def _process_one(processes: list[psutil.Process]) -> psutil.Process:
+def process_one(processes: list[psutil.Process]) -> psutil.Process:
     """The first process of the sandbox's PID namespace."""
     (first,) = (p for p in processes if _pids_within(p)[1:] == ["1"])
     return first
@@ -161,7 +159,8 @@ def _pids_within(process: psutil.Process) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("find_victim", [_command, _process_one, _link_emulator])
+@holds(Fault.COMMAND_KILLED, Fault.SANDBOX_KILLED)
+@pytest.mark.parametrize("find_victim", [_command, process_one, _link_emulator])
 def test_any_process_killed_leaves_all_finished_steps_and_nothing_else(
     training: subprocess.Popen[str],
     laggard: Laggard,
@@ -185,6 +184,7 @@ def test_any_process_killed_leaves_all_finished_steps_and_nothing_else(
     assert '"status": "running"' not in (folder / "run.json").read_text()
 
 
+@holds(Fault.HELPER_KILLED)
 @pytest.mark.long
 def test_a_run_goes_on_without_its_helpers_until_its_user_interrupts_it(
     training: subprocess.Popen[str], laggard: Laggard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -46,6 +47,9 @@ class CommandGroup(click.Group):
         (see `handle_errors`).
         """
         protect_standard_streams()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            # From here on, an interrupt is handled (see `laggard.__main__`).
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().main(*args, **kwargs)  # type: ignore[call-overload]
         except SystemExit as end:
