@@ -55,7 +55,7 @@ class SignalledWait:
         stop = signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN
         self._waited = {*list_handled_signals(), signal.SIGCHLD}
         self._waited |= {signal.SIGTSTP} if stop else set()
-        # Blocked signals wait for `sigtimedwait`, so none is lost between a fork and the first wait.
+        # Blocked signals wait for `sigtimedwait`, so none is lost between a fork and the wait.
         self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._waited))
         return self
 

@@ -29,13 +29,12 @@ from tests.run.test_faults import (
 pytestmark = [needs_tun, pytest.mark.long]
 
 STAGES = {
-    "set-up": "run.json",
-    "verification": "logs/imports.log",
-    "training": "workers/progress.jsonl",
-    "analysis": "spans.parquet",
+    "set-up": ("run.json", signal.SIGHUP),
+    "verification": ("logs/imports.log", signal.SIGTERM),
+    "training": ("workers/progress.jsonl", signal.SIGINT),
+    "analysis": ("spans.parquet", signal.SIGTERM),
 }
-"""File of the run folder that shows that a stage has begun."""
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""File of the run folder that shows that a stage has begun, and the signal that comes then."""
 
 
 @holds(Fault.SIGNAL)
@@ -43,24 +42,22 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def test_a_signal_ends_a_run_in_order(
     stage: str, laggard: Laggard, make_scenario: Callable[..., Path]
 ) -> None:
+    file, number = STAGES[stage]
     steps = "workload.stop.steps=" + ("5" if stage == "analysis" else "100000")
-    scenario = make_scenario()
-    for count, number in enumerate(NUMBERS, 1):
-        process = start_run(laggard, scenario, "--set", steps)
-        wait_for_stage(laggard.runs, count, STAGES[stage], process)
-        processes = tree(process.pid)
-        process.send_signal(number)
-        output, errors = process.communicate(timeout=PATIENCE_S)
-        assert "Traceback" not in errors
-        assert wait_gone(processes) == []
-        assert cgroups_of(process.pid) == []
-        record, folder = list_runs(laggard.runs)[-1]
-        ended = (process.returncode, record.status)
-        # An analysis may have been over before the signal came.
-        allowed = {(0, "done"), (3, "unfaithful")} if stage == "analysis" else set()
-        assert ended in {(130, "interrupted")} | allowed, errors
-        assert json.loads(output)["status"] == record.status
-        assert (folder / "report.html").exists() or stage == "analysis"
+    process = start_run(laggard, make_scenario(), "--set", steps)
+    wait_for_file(laggard.runs, file, process)
+    processes = tree(process.pid)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in errors
+    assert wait_gone(processes) == []
+    assert cgroups_of(process.pid) == []
+    record, folder = list_runs(laggard.runs)[-1]
+    # An analysis may have been over before the signal came.
+    allowed = {(0, "done"), (3, "unfaithful")} if stage == "analysis" else set()
+    assert (process.returncode, record.status) in {(130, "interrupted")} | allowed, errors
+    assert json.loads(output)["status"] == record.status
+    assert (folder / "report.html").exists() or stage == "analysis"
 
 
 @holds(Fault.SECOND_SIGNAL)
@@ -68,7 +65,7 @@ def test_a_second_signal_ends_a_run_at_once_and_keeps_its_data(
     laggard: Laggard, make_scenario: Callable[..., Path]
 ) -> None:
     process = start_run(laggard, make_scenario(), "--set", "workload.stop.steps=100000")
-    wait_for_stage(laggard.runs, 1, STAGES["training"], process)
+    wait_for_file(laggard.runs, "workers/progress.jsonl", process)
     processes = tree(process.pid)
     # The first signal waits for an answer that cannot come.
     process_one(processes).suspend()
@@ -86,12 +83,10 @@ def test_a_second_signal_ends_a_run_at_once_and_keeps_its_data(
     assert len(pd.read_parquet(folder / "steps.parquet").query("rank == 0")) >= finished
 
 
-def wait_for_stage(runs: Path, count: int, file: str, process: subprocess.Popen[str]) -> None:
-    """Wait until the folder of the n-th run has a file."""
+def wait_for_file(runs: Path, name: str, process: subprocess.Popen[str]) -> None:
+    """Wait until a file of the run's folder exists."""
     deadline = time.monotonic() + PATIENCE_S
-    while not any(
-        path.exists() for path in [f / file for f in sorted(runs.glob("*/2*"))][count - 1 :]
-    ):
+    while not any(runs.glob(f"*/2*/{name}")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)

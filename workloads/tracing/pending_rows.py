@@ -1,4 +1,4 @@
-"""Rows that their stream has not written yet, in a mapped file that survives a kill of the writer."""
+"""Rows that their stream has not written yet, in a mapped file that survives a kill."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ Every document is written to a temporary file and then renamed, so no reader eve
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -31,6 +30,7 @@ from laggard.core.disk_space import OUT_OF_SPACE, describe_os_error
 from laggard.core.errors import OutputError, RunFolderError
 from laggard.core.files.input_files import parse_json, read_bounded
 from laggard.core.files.output_files import write_atomically
+from laggard.core.files.reserved_space import replace_by_reserve, reserve_space
 from laggard.core.run_schema import SCHEMA_VERSION, RunRecord
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,6 @@ LOCK_FILE = "lock"
 LATEST_LINK = "latest"
 RESERVE_FILE = ".reserve"
 """File of a running run whose space the last record gets if the disk is full."""
-_RESERVED_BYTES = 1 << 16
-_BLOCK_BYTES = 1 << 12
 _UNFINISHED_PREFIX = ".new-"
 _UNFINISHED_MAX_AGE_S = 3600.0
 
@@ -83,7 +81,7 @@ class RunFolder:
                 undo.callback(shutil.rmtree, unfinished, ignore_errors=True)
                 lock_fd = _acquire_lock(unfinished / LOCK_FILE)
                 undo.callback(os.close, lock_fd)
-                _reserve_space(unfinished / RESERVE_FILE)
+                reserve_space(unfinished / RESERVE_FILE)
                 path, record = _finalize_folder(unfinished, draft)
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
                 _point_latest(path)
@@ -133,7 +131,7 @@ class RunFolder:
                 reserve = self.path / RESERVE_FILE
                 if error.errno not in OUT_OF_SPACE or not reserve.exists():
                     raise
-                _write_to_full_disk(self.path, content)
+                replace_by_reserve(reserve, self.path / RECORD_FILE, content)
 
     def write_scenario(self, files: Mapping[str, bytes]) -> None:
         """Write the scenario's files, as run; names may contain subfolders.
@@ -296,36 +294,6 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _reserve_space(path: Path, size: int = _RESERVED_BYTES) -> None:
-    """Keep space and a file for the last record, should the disk become full."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError:
-        path.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _write_to_full_disk(folder: Path, content: bytes) -> None:
-    """Write a record into the reserved space, which becomes the record's file."""
-    reserve = folder / RESERVE_FILE
-    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(reserve, flags), "wb", buffering=0) as file:
-        if file.write(content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / RECORD_FILE))
-        file.truncate()
-        os.fsync(file.fileno())
-    reserve.rename(folder / RECORD_FILE)
-    # The old record's space and what was left of the reserve are free now.
-    size = _RESERVED_BYTES
-    while size >= _BLOCK_BYTES and not reserve.exists():
-        with contextlib.suppress(OSError):
-            _reserve_space(reserve, size)
-        size //= 2
 
 
 def _finalize_folder(unfinished: Path, draft: RunRecord) -> tuple[Path, RunRecord]:

@@ -123,6 +123,7 @@ _OWN_FILES = {
     "layers_services/ssh/fetch_files.py",  # the same files, once opened
     "layers_services/ssh/node_files.py",  # a program that runs on a node
     "src/laggard/core/emulated_drive.py",  # shared memory in a new run's folder
+    "src/laggard/core/files/reserved_space.py",  # the reserve of a new run's folder
     "src/laggard/remote/agent",  # a new folder on a node
     "src/laggard/remote/agent_pool.py",  # logs of a new run
     "src/laggard/run/straggler_watcher.py",  # alarms of a new run, appended
