@@ -75,7 +75,9 @@ def marked_processes(prefix: str = "") -> Iterator[MarkedProcess]:
             session = marks[0].partition(b"=")[2].decode() if marks else ""
             if session and session.startswith(prefix):
                 stat = (folder / "stat").read_text().rpartition(") ")[2].split()
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                command = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 if stat[0] not in "ZX":
                     pid, started = int(folder.name), int(stat[_STARTTIME_FIELD])
                     yield MarkedProcess(pid, started, session, command[:200])
