@@ -80,7 +80,6 @@ RANK_POLL_S = 0.0025
 hosts precedence over the process that gives the signal, so all looks together must stay cheap."""
 
 
-
 def main(argument: str) -> None:
     """Train as one rank.
 

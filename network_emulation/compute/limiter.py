@@ -54,6 +54,7 @@ _STARVED_NS = 2_000_000
 _SURELY_STARVED_NS = 20_000_000
 _TURN_NS = 2_000_000
 _UNSEEN_NS = CATCH_UP_NS
+_LONGEST_UNSEEN_NS = 100_000_000
 _WITHOUT_END_NS = 1 << 62
 
 IDLE_PART = 1 / 32
@@ -313,7 +314,7 @@ class LimitedHost:
 
         Testing for a runnable thread costs as much as all the rest of a look. A host without a
         family rarely ends a thread, so there the test runs only as often as the loss can be made
-        up for.
+        up for, or as the host is held back for a slice anyway.
         """
         if not self.gate.starves or now_ns < self._ask_again_ns:
             return False
@@ -321,7 +322,8 @@ class LimitedHost:
             meter.look_for_threads(now_ns)
         if not self._is_runnable():
             self._without_core_ns = 0
-            self._ask_again_ns = 0 if self._family else now_ns + _UNSEEN_NS
+            hold_ns = min(int(self.gate.slice_ns * self.ledger.slow_by), _LONGEST_UNSEEN_NS)
+            self._ask_again_ns = 0 if self._family else now_ns + max(_UNSEEN_NS, hold_ns)
             return False
         self._without_core_ns = self._without_core_ns or now_ns
         waited_ns = now_ns - self._without_core_ns
