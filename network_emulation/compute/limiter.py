@@ -197,7 +197,7 @@ class LimitedHost:
             return (
                 self._relieve(now_ns)
                 if self._is_starved(now_ns, others)
-                else now_ns + self._idle_ns
+                else self._next_idle_look_ns(now_ns)
             )
         self.ran_ns = now_ns
         self._without_core_ns = 0
@@ -245,6 +245,11 @@ class LimitedHost:
                 self._grant()
                 ledger.used_ns = 0
         return now_ns + min(max(gate.slice_ns - ledger.used_ns, _SHORTEST_SLEEP_NS), gate.idle_ns)
+
+    def _next_idle_look_ns(self, now_ns: int) -> int:
+        """Return a time on a grid that all idle hosts share, so that one wake-up serves many."""
+        grid_ns = self.gate.idle_ns
+        return -(-(now_ns + self._idle_ns) // grid_ns) * grid_ns
 
     @property
     def _idle_ns(self) -> int:
@@ -347,7 +352,7 @@ class LimitedHost:
         left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
         if not self.gate.was_stopped() or not self._family:
             self.ledger.used_ns = 0
-            return now_ns + self._idle_ns
+            return self._next_idle_look_ns(now_ns)
         self._prepaid_ns = self.gate.slice_ns
         self.ledger.owed_ns += (left_ns + self._prepaid_ns) * self.ledger.slow_by
         self.ledger.used_ns = self.gate.slice_ns
