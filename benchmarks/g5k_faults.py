@@ -180,7 +180,7 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
     error, during, kept = "", 0, 0
     try:
         reservation = reserve(
-            plan, hosts, "laggard-case", tell, case.patience_s, case.pace, auto_jump=False
+            plan, hosts, "laggard-case", tell, home, case.patience_s, case.pace, auto_jump=False
         )
         seconds = time.monotonic() - began
         seen = f"{len(reservation.machines)} nodes after {seconds:.1f} s"
@@ -221,7 +221,10 @@ def _use_again(
     from laggard.layers_services.g5k.reserve import reserve
 
     there = replace(plan, reused=tuple(JobReference(job.site, job.job_id) for job in jobs))
-    again = reserve(there, hosts, "laggard-later", _nothing_is_told, pace=PACE, auto_jump=False)
+    later = Path(tempfile.mkdtemp(dir=Path.cwd()))
+    again = reserve(
+        there, hosts, "laggard-later", _nothing_is_told, later, pace=PACE, auto_jump=False
+    )
     again.release()
     return len(grid.held_jobs())
 

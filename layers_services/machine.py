@@ -24,7 +24,7 @@ class Access:
         port: port of the machine's SSH server
         key: private key file; with None, the user's SSH agent and configuration choose the key
         gateway: `user@host[:port]` of the jump host; empty for a direct connection
-        options: further `ssh -o` settings, such as `StrictHostKeyChecking=no`
+        options: further `ssh -o` settings, such as those of `ssh/host_keys.py`
 
     Raises:
         DeploymentError: a value could be taken for another setting of ssh

@@ -54,7 +54,7 @@ class Laggard:
     runs: Path
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "laggard.cli.main", *arguments]
+        return [sys.executable, "-m", "laggard", *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [*self.command(*arguments), "--runs", str(self.runs)]

@@ -133,6 +133,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     ):
         session.exitstatus = SKIPPED
     shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
+    if session.testsfailed:
+        # With a failed test's processes the janitor of its run is ended, too.
+        leftovers.remove_stale_cgroups()
     left = leftovers.find_leftovers(
         os.environ[leftovers.VARIABLE], config.stash[_BEFORE], REPOSITORY
     )

@@ -133,8 +133,12 @@ def sweep_dead_sessions() -> list[str]:
         if not _is_alive(owner.read_text()):
             shutil.rmtree(owner.parent, ignore_errors=True)
             swept.append(f"folder {owner.parent}")
-    swept += [f"cgroup {folder}" for folder in sweep_cgroups()]
-    return swept
+    return [*swept, *remove_stale_cgroups()]
+
+
+def remove_stale_cgroups() -> list[str]:
+    """Remove the cgroups of runs that are gone; returns what it was."""
+    return [f"cgroup {folder}" for folder in sweep_cgroups()]
 
 
 def _is_alive(session: str) -> bool:

@@ -93,7 +93,8 @@ def _runner_as_self(user: str, folder: Path) -> Runner:
     return Runner(user, folder, (sys.executable,), clean_environment(_PACKAGES, folder), None)
 
 
-def _runner_as_nobody(folder: Path, tun: Path | None = None) -> Runner:
+def ordinary_user(folder: Path, tun: Path | None = None) -> Runner:
+    """A runner that starts scripts as an ordinary user; needs root."""
     version = subprocess.run(
         [SYSTEM_PYTHON, "-c", "import sys; print(sys.version_info[:2])"],
         capture_output=True,
@@ -143,7 +144,7 @@ def _user(folder: Path, name: str) -> Runner:
         if name == "root":
             pytest.skip("needs root")
         return _runner_as_self("nobody", folder)
-    return _runner_as_self("root", folder) if name == "root" else _runner_as_nobody(folder)
+    return _runner_as_self("root", folder) if name == "root" else ordinary_user(folder)
 
 
 @pytest.fixture(params=["root", "nobody"])
@@ -184,6 +185,6 @@ def nobody_with_tun(open_folder: Path) -> Iterator[Runner]:
     node = open_folder / "tun"
     os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(10, 200))
     node.chmod(0o666)
-    user = _runner_as_nobody(open_folder, node)
+    user = ordinary_user(open_folder, node)
     yield user
     user.clean_up()

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import LinkSamplerPlan
-from laggard.workloads.tracing.stream import LINK_ROW, RowStream
+from laggard.workloads.tracing.row_types import LINK_ROW
+from laggard.workloads.tracing.stream import RowStream
 from laggard.workloads.transport.inet_diag import list_connections, open_in_namespace
 
 LOGGER = logging.getLogger(__name__)

@@ -101,7 +101,7 @@ def manager_problems(
         At least one problem per rejected manager. The scenario can run without these managers.
     """
     problems = []
-    for name, settings in _list_managers(layers).items():
+    for name, settings in list_managers(layers).items():
         refusal = _find_refusal(name, support)
         if refusal:
             rule, fix = refusal
@@ -111,7 +111,8 @@ def manager_problems(
     return tuple(problems)
 
 
-def _list_managers(layers: LayersServices) -> Mapping[str, Metadata]:
+def list_managers(layers: LayersServices) -> Mapping[str, Metadata]:
+    """Return the settings of every manager that a scenario asks for, by its key in the file."""
     written = {
         name: getattr(layers, name)
         for name in ("provenance", "monitoring", "monitoring_iotlab", "kwollect")
@@ -303,9 +304,7 @@ def start_managers(
         DeploymentError: a manager could not be deployed; those deployed before it have been
             removed
     """
-    asked = {
-        name: settings for name, settings in _list_managers(layers).items() if name in _WATCHED
-    }
+    asked = {name: settings for name, settings in list_managers(layers).items() if name in _WATCHED}
     if not asked:
         return RunningManagers(output_dir)
     from e2clab.objs import ExperimentMeta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
@@ -14,6 +14,7 @@ from laggard.layers_services.g5k.api import (
 )
 from laggard.layers_services.g5k.request import G5kPlan
 from laggard.layers_services.g5k.usage_rules import DATE
+from laggard.layers_services.ssh.host_keys import explain_refusal
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def _node_fault(error: BaseException) -> LaggardError | None:
 
     text = None
     if isinstance(error, errors.EnosUnreachableHostsError):
-        text = (
+        text = find_refused_key(error.hosts) or (
             f"nodes do not answer SSH: {_format_host_names(error.hosts)} — try again, or choose"
             " other servers"
         )
@@ -102,6 +103,15 @@ def _node_fault(error: BaseException) -> LaggardError | None:
             str(error), "run ssh-keygen -t ed25519, or set `key_name:` in layers_services.yaml"
         )
     return None if text is None else DeploymentError(text)
+
+
+def find_refused_key(results: Iterable[object]) -> str | None:
+    """Return why ssh refused the host key of a node, by Ansible's results; None for no refusal."""
+    for result in results:
+        payload = getattr(result, "payload", None)
+        if isinstance(payload, Mapping) and (why := explain_refusal(str(payload.get("msg", "")))):
+            return why
+    return None
 
 
 def _format_host_names(hosts: Iterator[object]) -> str:

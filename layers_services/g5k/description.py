@@ -12,6 +12,7 @@ from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import G5kPlan, MachineGroup
 from laggard.layers_services.g5k.usage_rules import NOT_MODELLED, UsageFinding, check_usage
 from laggard.layers_services.machine_description import MachineDescription
+from laggard.layers_services.ssh.host_keys import RESERVATION_RULE
 
 _NETWORKS = {
     "prod": "production network",
@@ -50,6 +51,7 @@ class G5kDescription(MachineDescription):
     usage: tuple[UsageFinding, ...]
     not_modelled: tuple[str, ...]
     start: str
+    host_keys: str
     warnings: tuple[str, ...]
     reference_date: str
 
@@ -72,6 +74,7 @@ class G5kDescription(MachineDescription):
             )
         if self.start:
             yield f"start: {self.start}"
+        yield f"host keys of the nodes: {self.host_keys}"
         yield from (f"warning: {warning}" for warning in self.warnings)
         yield f"clusters as of {self.reference_date}; nothing has been reserved"
 
@@ -120,6 +123,7 @@ def describe_g5k(
         usage=findings,
         not_modelled=NOT_MODELLED,
         start=start,
+        host_keys=RESERVATION_RULE,
         warnings=tuple(str(warning) for warning in plan.warnings),
         reference_date=known.date,
     )

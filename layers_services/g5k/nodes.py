@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,12 @@ from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
 from laggard.layers_services.compile import role_names
 from laggard.layers_services.g5k.api import Job, Pace, retry_listing
-from laggard.layers_services.g5k.api_errors import explain_errors
+from laggard.layers_services.g5k.api_errors import explain_errors, find_refused_key
 from laggard.layers_services.g5k.configuration import build_conf
 from laggard.layers_services.g5k.request import G5kPlan, JobReference
 from laggard.layers_services.machine import Access, Machine
+from laggard.layers_services.ssh.enoslib_roles import ansible_variables
+from laggard.layers_services.ssh.host_keys import ReservationKeys
 
 if TYPE_CHECKING:
     from enoslib import G5k, G5kConf, Networks, Roles
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
 
 PRODUCTION = "DEFAULT"
 """The API's name of a site's production network."""
-
-_SSH = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
-"""Host keys are not checked, because nodes are reinstalled often and their keys change."""
 
 
 @dataclass(frozen=True)
@@ -43,37 +42,55 @@ def provision_jobs(
     hosts: Sequence[Host],
     jobs: Sequence[Job],
     job_name: str,
+    keys: ReservationKeys,
     patience_s: float,
     pace: Pace,
 ) -> Provisioned:
     """Assign the nodes of running jobs to hosts, deploy their system, and give root access.
 
     Raises:
-        DeploymentError: nodes are missing, fail to deploy or do not answer; the message names them
+        DeploymentError: nodes are missing, fail to deploy, do not answer or change their host key;
+            the message names them
         PrerequisiteError: there is no public SSH key to install on the nodes
     """
     references = tuple(JobReference(job.site, int(job.uid)) for job in jobs)
     conf = retry_listing(lambda: build_conf(plan, job_name, references), "the clusters", pace)
-    provider = _create_provider(conf, patience_s, pace)
+    provider = _create_provider(conf, keys, patience_s, pace)
     with explain_errors(plan):
         _, networks = retry_listing(provider.init, "the nodes", pace)
         _all_deployed(provider)
         nodes = _by_host(plan, provider.hosts)
-        return Provisioned(*_build_machines(hosts, nodes), networks=networks)
+        return Provisioned(*_build_machines(hosts, nodes, keys), networks=networks)
 
 
-def _create_provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
+def _create_provider(conf: G5kConf, keys: ReservationKeys, patience_s: float, pace: Pace) -> G5k:
     import enoslib
     from enoslib.errors import EnosUnreachableHostsError
 
     class Provider(enoslib.G5k):  # type: ignore[misc]
-        """EnOSlib's provider with limits for its two unlimited waits."""
+        """EnOSlib's provider with limits for its two unlimited waits, and with checked keys."""
+
+        @property
+        def hosts(self) -> list[G5kHost]:
+            """Nodes of the jobs, which EnOSlib assigns once it knows them."""
+            return self._nodes
+
+        @hosts.setter
+        def hosts(self, nodes: list[G5kHost]) -> None:
+            for node in nodes:
+                node.to_enoslib = _with_checked_key(node.to_enoslib, keys)
+            self._nodes = nodes
 
         def wait(self) -> None:
             """Do nothing, because the jobs are already running.
 
             EnOSlib's own wait never ends if a job was killed.
             """
+
+        def deploy(self) -> None:
+            super().deploy()
+            # The deployment replaced the systems, and their host keys with them.
+            keys.forget()
 
         def wait_nodes(self) -> None:
             hosts = [host.to_enoslib() for host in self.sshable_hosts]
@@ -83,8 +100,9 @@ def _create_provider(conf: G5kConf, patience_s: float, pace: Pace) -> G5k:
                     with enoslib.actions(roles=hosts, gather_facts=False) as tasks:
                         tasks.raw("hostname", task_name="Waiting for connection")
                     break
-                except EnosUnreachableHostsError:
-                    if time.monotonic() >= deadline:
+                except EnosUnreachableHostsError as error:
+                    # A refused host key stays refused.
+                    if time.monotonic() >= deadline or find_refused_key(error.hosts):
                         raise
                 time.sleep(pace.poll_s)
 
@@ -125,7 +143,7 @@ def _by_host(plan: G5kPlan, nodes: Sequence[G5kHost]) -> dict[str, G5kHost]:
 
 
 def _build_machines(
-    hosts: Sequence[Host], nodes: Mapping[str, G5kHost]
+    hosts: Sequence[Host], nodes: Mapping[str, G5kHost], keys: ReservationKeys
 ) -> tuple[tuple[Machine, ...], Roles]:
     import enoslib
 
@@ -135,12 +153,7 @@ def _build_machines(
         node = nodes[host.name]
         reached = node.to_enoslib()
         site, cluster, _ = node._where  # noqa: SLF001 - public parts of its name
-        access = Access(
-            str(reached.address),
-            user=str(reached.user),
-            gateway=_find_gateway(reached.extra),
-            options=_SSH,
-        )
+        access = _access_of(reached, keys)
         machines.append(
             Machine(replace(host, address=_find_address(node), ipv6=()), access, site, cluster)
         )
@@ -154,6 +167,28 @@ def _build_machines(
                 if (role == host.name) is named:
                     roles[role] += [there[host.name]]
     return tuple(machines), roles
+
+
+def _with_checked_key(
+    to_enoslib: Callable[..., EnoslibHost], keys: ReservationKeys
+) -> Callable[..., EnoslibHost]:
+    """Return EnOSlib's description of a node with our settings of ssh instead of its own."""
+
+    def describe(*arguments: object, **options: object) -> EnoslibHost:
+        node = to_enoslib(*arguments, **options)
+        node.extra.update(ansible_variables(_access_of(node, keys)))
+        return node
+
+    return describe
+
+
+def _access_of(node: EnoslibHost, keys: ReservationKeys) -> Access:
+    return Access(
+        str(node.address),
+        user=str(node.user),
+        gateway=_find_gateway(node.extra),
+        options=keys.options,
+    )
 
 
 def _find_gateway(extra: Mapping[str, object]) -> str:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -45,6 +46,7 @@ from laggard.layers_services.g5k.release import (
 from laggard.layers_services.g5k.request import G5kPlan
 from laggard.layers_services.g5k.usage_rules import DATE, ZONE
 from laggard.layers_services.machine import Machine
+from laggard.layers_services.ssh.host_keys import ReservationKeys
 
 if TYPE_CHECKING:
     from enoslib import G5k, Networks, Roles
@@ -174,6 +176,7 @@ def reserve(
     hosts: Sequence[Host],
     job_name: str,
     on_jobs_changed: Told,
+    run_folder: Path,
     patience_s: float = PATIENCE_S,
     pace: Pace | None = None,
     auto_jump: bool | None = None,
@@ -188,6 +191,7 @@ def reserve(
         on_jobs_changed: called with all recorded jobs before each submission (number 0, since only
             the name is known), as soon as the job has its number, and after a release; not called
             for jobs that existed before
+        run_folder: folder that receives the known-hosts file of this reservation
         patience_s: longest wait for a job to start, counted from its date if it has one
         pace: timeouts and retries of API requests
         auto_jump: True to reach nodes through Grid'5000's access machine; None uses it if this
@@ -197,26 +201,28 @@ def reserve(
         The machines, reachable by SSH as root.
 
     Raises:
-        InputError: a named job does not exist or does not fit
+        InputError: a named job does not exist or does not fit, or ssh would misinterpret the path
+            of the run folder
         PrerequisiteError: the API rejects the user, or there is no SSH key to deploy
         DeploymentError: the testbed did not provide the nodes; everything that was reserved has
             been released, or the message names the job and the command that releases it; this is
             also true of any other exception, such as an interrupt
     """
     pace = pace or Pace()
+    keys = ReservationKeys.create(run_folder, deployed=plan.deployed)
     client_is_ready(pace, auto_jump)
     if plan.reused:
         jobs = tuple(
             _running_job(plan, reference.site, reference.job_id, pace) for reference in plan.reused
         )
         _wait_until_running(jobs, plan, patience_s, pace)
-        return _ready(plan, hosts, jobs, job_name, patience_s, pace)
+        return _ready(plan, hosts, jobs, job_name, keys, patience_s, pace)
     ledger = _Ledger(plan, job_name, on_jobs_changed, pace)
     try:
         jobs = _submitted(plan, job_name, ledger, patience_s, pace)
         _wait_until_running(jobs, plan, patience_s, pace)
         ledger.end_twins(jobs)
-        return _ready(plan, hosts, jobs, job_name, patience_s, pace)
+        return _ready(plan, hosts, jobs, job_name, keys, patience_s, pace)
     # Interrupts count too: no exception may leave nodes reserved.
     except BaseException as error:
         left = ledger.give_back()
@@ -426,11 +432,12 @@ def _ready(
     hosts: Sequence[Host],
     jobs: Sequence[Job],
     job_name: str,
+    keys: ReservationKeys,
     patience_s: float,
     pace: Pace,
 ) -> Reservation:
     try:
-        provisioned = provision_jobs(plan, hosts, jobs, job_name, patience_s, pace)
+        provisioned = provision_jobs(plan, hosts, jobs, job_name, keys, patience_s, pace)
     except DeploymentError as error:
         # Nodes of a job that has ended are unreachable; report this cause, not the symptom.
         ended = [job for job in jobs if _is_over(job, pace)]

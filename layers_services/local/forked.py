@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from laggard.core import linux
+from laggard.core.disk_space import describe_os_error, is_disk_error
 from laggard.core.errors import DeploymentError
 
 
@@ -63,7 +64,7 @@ def end_with(body: Callable[[], int]) -> NoReturn:
     """Run the rest of a forked process and exit with the status that `body` returns.
 
     Exit handlers of the parent do not run. An exception is printed and gives status 1; an
-    interrupt gives status 130.
+    interrupt gives status 130. Of a disk that cannot be written to, only the message is printed.
     """
     status = 1
     try:
@@ -72,9 +73,12 @@ def end_with(body: Callable[[], int]) -> NoReturn:
         status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
-    # The process ends here, so the traceback is the only way to report the exception.
-    except BaseException:  # noqa: BLE001
-        traceback.print_exc()
+    # The process ends here, so its output is the only way to report the exception.
+    except BaseException as error:  # noqa: BLE001
+        if isinstance(error, OSError) and is_disk_error(error):
+            print(describe_os_error(error), file=sys.stderr)  # noqa: T201 - goes to the log
+        else:
+            traceback.print_exc()
     finally:
         flush_output()
         os._exit(status & 0xFF)

@@ -1,14 +1,16 @@
 """Entry into one host of a running sandbox from outside.
 
 The sandbox passes descriptors of its namespaces over a Unix socket (unix(7)). The owner of the
-sandbox may enter these namespaces (setns(2)). A process started this way is in the sandbox's PID
-namespace and ends with the sandbox.
+sandbox may enter these namespaces (setns(2)), after a check that they are those of a process of the
+same user. A process started this way is in the sandbox's PID namespace and ends with the sandbox.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +31,37 @@ _FLAGS = (
     linux.CLONE_NEWNET,
     linux.CLONE_NEWUTS,
 )
+NAMESPACE_COUNT = len(_FLAGS)
+"""Number of descriptors that `open_namespaces` yields and `enter_namespaces` takes."""
+
+# Requests of ioctl_ns(2).
+_NS_GET_USERNS = 0xB701
+_NS_GET_NSTYPE = 0xB703
+# A program may use files, users, sockets and the host's network, trace its own processes and set
+# priorities. It may not mount, enter other namespaces, or change the machine (clock, modules,
+# devices, reboot, audit).
+_KEPT_CAPABILITIES = frozenset(
+    {
+        linux.CAP_CHOWN,
+        linux.CAP_DAC_OVERRIDE,
+        linux.CAP_DAC_READ_SEARCH,
+        linux.CAP_FOWNER,
+        linux.CAP_FSETID,
+        linux.CAP_KILL,
+        linux.CAP_SETGID,
+        linux.CAP_SETUID,
+        linux.CAP_SETPCAP,
+        linux.CAP_NET_BIND_SERVICE,
+        linux.CAP_NET_ADMIN,
+        linux.CAP_NET_RAW,
+        linux.CAP_IPC_LOCK,
+        linux.CAP_SYS_CHROOT,
+        linux.CAP_SYS_PTRACE,
+        linux.CAP_SYS_NICE,
+        linux.CAP_SYS_RESOURCE,
+        linux.CAP_SETFCAP,
+    }
+)
 _PAUSING = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 _log = logging.getLogger(__name__)
@@ -46,6 +79,63 @@ def open_namespaces(network: Path, uts: Path) -> Iterator[tuple[int, ...]]:
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("rb", buffering=0)) for path in paths]
         yield tuple(file.fileno() for file in files)
+
+
+def require_own_namespaces(descriptors: Sequence[int], pid: int) -> None:
+    """Require namespaces to be those of a running process of the caller's user.
+
+    The two namespaces of the host must belong to the same user namespace. The kernel does not give
+    the process's number to another one while this function reads it, because it is alive at the
+    end, and the comparison with its namespaces excludes a number that was given anew before.
+
+    Args:
+        descriptors: descriptors of `NAMESPACE_COUNT` namespaces, as `open_namespaces` yields them
+        pid: process id, in the caller's PID namespace, of the process that sent them
+
+    Raises:
+        DeploymentError: they are not, or the process is not visible or has ended
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except (OSError, ValueError) as error:
+        raise DeploymentError(
+            f"the emulation's process (id {pid}) is not visible here, so it cannot be checked — run"
+            " this command where `laggard emulate` was started, in the same container"
+        ) from error
+    try:
+        reason = _find_foreign(descriptors, pid)
+        if select.select([process], [], [], 0)[0]:
+            reason = "it has ended"
+    except OSError as error:
+        reason = str(error)
+    finally:
+        os.close(process)
+    if reason:
+        raise DeploymentError(
+            f"the host is not entered, because its emulation (process {pid}) is not one of your own"
+            f" user: {reason} — end it, and start it again with `laggard emulate SCENARIO`"
+        )
+
+
+def _find_foreign(descriptors: Sequence[int], pid: int) -> str:
+    """Return the first thing that is not the caller's user's, or an empty text."""
+    own, uids = os.geteuid(), linux.user_ids(pid)
+    if uids != (own,) * len(uids):
+        return f"its user ids are {', '.join(map(str, uids))}, and yours is {own}"
+    for descriptor, flag in zip(descriptors, _FLAGS, strict=True):
+        if fcntl.ioctl(descriptor, _NS_GET_NSTYPE) != flag:
+            return "it sent a namespace of another kind"
+    for kind, descriptor in zip(_OWN, descriptors, strict=False):
+        if not os.path.samestat(os.fstat(descriptor), Path(f"/proc/{pid}/ns/{kind}").stat()):
+            return f"it sent the {kind} namespace of another process"
+    for descriptor in descriptors[len(_OWN) :]:
+        owner = fcntl.ioctl(descriptor, _NS_GET_USERNS)
+        try:
+            if not os.path.samestat(os.fstat(owner), os.fstat(descriptors[0])):
+                return "it sent a host of another sandbox"
+        finally:
+            os.close(owner)
+    return ""
 
 
 def enter_namespaces(descriptors: Sequence[int]) -> None:
@@ -66,8 +156,8 @@ def enter_namespaces(descriptors: Sequence[int]) -> None:
                 linux.setns(descriptor, flag)
     except OSError as error:
         raise DeploymentError(
-            f"the host cannot be entered ({error}): check that the emulation is still running and"
-            " that it belongs to you"
+            f"the host cannot be entered ({error}): check that the emulation is still running, and"
+            " run this command outside of its hosts, as the user that started it"
         ) from error
     finally:
         for descriptor in descriptors:
@@ -80,6 +170,9 @@ def run_inside(
     before: Callable[[], None], command: Sequence[str], environment: dict[str, str]
 ) -> int:
     """Run a command on this terminal after `enter_namespaces` and return a shell's exit status.
+
+    The command has the capabilities of its user in the sandbox, except those that would change the
+    sandbox itself or the machine.
 
     Args:
         before: function to call in the new process before the command replaces it
@@ -119,6 +212,13 @@ def _exec_command(
 ) -> int:
     linux.die_with_parent()
     before()
+    # Python ignores SIGPIPE; a program expects its default, as in a shell.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        linux.limit_capabilities(_KEPT_CAPABILITIES)
+    except OSError as error:
+        _log.error("capabilities cannot be dropped: %s", error.strerror)
+        return 126
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - the user's command
     except FileNotFoundError:

@@ -8,37 +8,41 @@ dies with the caller, and init with the launcher (PR_SET_PDEATHSIG; init also wa
 descriptors). Init ends with the function. When init ends, the kernel kills everything in its PID
 namespace, and the last process closes the mount and network namespaces.
 
-A Ctrl-C reaches the function directly, because all processes stay in the terminal's process group.
-The caller waits for its cleanup. SIGTERM, SIGHUP and SIGINT that are sent to the caller only are
-forwarded over the pipe.
+All processes but the caller are in a process group of their own, so a Ctrl-C reaches the caller
+only. The caller forwards SIGINT, SIGTERM and SIGHUP to the function, exactly once each, also those
+that arrive while the sandbox is set up. After the first one the function has some time to end. A
+second one ends the sandbox at once (`signalled_wait.py`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import select
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
 from laggard.core import linux
+from laggard.core.termination_signals import TERMINATION_SIGNALS
 from laggard.layers_services.local import diagnosis, network_devices
 from laggard.layers_services.local.forked import end_with, fork_process
+from laggard.layers_services.local.signalled_wait import SignalledWait
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SIGNAL_GRACE_S = 0.05
 _HOME = Path("/run/home")
 # These folders are mounted anew in the sandbox.
 _PRIVATE_PATHS = ("/proc", "/sys", "/run", "/dev/shm")  # noqa: S108
 _OWN_FOLDERS = tuple(Path(os.path.realpath(name)) for name in _PRIVATE_PATHS)
+_INIT_TIMEOUT_S = 1.0
 Result = TypeVar("Result")
 _Handler = Callable[[int, FrameType | None], object] | int | None
 _log = logging.getLogger(__name__)
@@ -75,7 +79,7 @@ def is_hidden(path: Path) -> bool:
     return any(resolved.is_relative_to(own) for own in _OWN_FOLDERS)
 
 
-def run_in_sandbox(function: Callable[[], int]) -> int:
+def run_in_sandbox(function: Callable[[], int], ending_s: float = math.inf) -> int:
     """Run `function` in a sandbox and return its exit status.
 
     The function runs in a fork of this process and sees all its objects and open descriptors.
@@ -87,45 +91,67 @@ def run_in_sandbox(function: Callable[[], int]) -> int:
     Args:
         function: function that returns an exit status, 0 to 255; an exception that leaves it is
             printed and gives status 1
+        ending_s: seconds after a signal in which the function must end; it is killed afterwards
 
     Returns:
-        The function's status, or 128 + the signal that killed it or the sandbox.
+        The function's status; 128 + the signal that killed it or the sandbox; 128 + the user's
+        first signal if it was killed because it did not end in time.
 
     Raises:
+        KeyboardInterrupt: the user sent a second signal, so everything was killed at once
         DeploymentError: this process has several threads, or cannot fork
         PrerequisiteError: the kernel refuses a step of the setup; the error carries the command
             that permits it
     """
     pipes = _Pipes.make()
-    waited = {*_FORWARDED, signal.SIGCHLD}
-    # Blocked signals wait for `sigwaitinfo`, so none is lost between the fork and the first wait.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    sandbox = _Sandbox(pipes)
     try:
-        caller = os.getpid()
-        launcher = fork_process("entering a sandbox")
-        if launcher == 0:
-            end_with(lambda: _run_launcher(function, pipes, caller, mask))
-        os.close(pipes.life_read)
-        os.close(pipes.news_write)
-        return _forward_signals(launcher, pipes, waited)
+        with SignalledWait(sandbox.interrupt, sandbox.kill, sandbox.suspend, ending_s) as wait:
+            caller = os.getpid()
+            sandbox.launcher = fork_process("entering a sandbox")
+            if sandbox.launcher == 0:
+                end_with(lambda: _run_launcher(function, pipes, caller, wait.child_mask))
+            with suppress(OSError):
+                # The launcher does this too; whoever is first, the group exists from here on.
+                os.setpgid(sandbox.launcher, sandbox.launcher)
+            os.close(pipes.life_read)
+            os.close(pipes.news_write)
+            status = wait.wait(sandbox.launcher)
+        _raise_reported_failure(pipes.news_read)
+        if wait.is_second:
+            raise KeyboardInterrupt(wait.first)
+        if wait.killed_s is not None and wait.first is not None:
+            return 128 + wait.first
+        return _shell_status(status)
     finally:
         os.close(pipes.life_write)
         os.close(pipes.news_read)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _forward_signals(launcher: int, pipes: _Pipes, waited: Iterable[signal.Signals]) -> int:
-    """Forward signals until the launcher ends and return its status, which is the function's."""
-    while True:
-        pid, status = os.waitpid(launcher, os.WNOHANG)
-        if pid == launcher:
-            _raise_reported_failure(pipes.news_read)
-            return _shell_status(status)
-        signalled = signal.sigwaitinfo(waited)
-        # A positive code means that the kernel sent the signal for a terminal. It then reached the
-        # whole process group, including the function.
-        if signalled.si_signo != signal.SIGCHLD and signalled.si_code <= 0:
-            _send_signal_number(pipes.life_write, signalled.si_signo)
+@dataclass
+class _Sandbox:
+    """Ends of a sandbox that its caller holds."""
+
+    pipes: _Pipes
+    launcher: int = 0
+    killed_s: float | None = None
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Forward a signal to the function."""
+        _send_signal_number(self.pipes.life_write, number)
+
+    def kill(self) -> None:
+        """Kill the function; init then ends after everything in its PID namespace."""
+        if self.killed_s is None:
+            self.killed_s = time.monotonic()
+            _send_signal_number(self.pipes.life_write, signal.SIGKILL)
+        elif time.monotonic() - self.killed_s > _INIT_TIMEOUT_S:
+            # Init is stopped or not there yet; it dies with the launcher.
+            os.kill(self.launcher, signal.SIGKILL)
+
+    def suspend(self, stop: bool) -> None:
+        """Stop or continue all processes."""
+        os.killpg(self.launcher, signal.SIGSTOP if stop else signal.SIGCONT)
 
 
 def _send_signal_number(descriptor: int, number: int) -> None:
@@ -153,6 +179,9 @@ def _run_launcher(function: Callable[[], int], pipes: _Pipes, caller: int, mask:
     """Enter the user and PID namespaces, fork init, and return its status."""
     os.close(pipes.life_write)
     os.close(pipes.news_read)
+    os.setpgid(0, 0)
+    # From a process group in the background, output to a terminal may be refused otherwise.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
         _enter_user_and_pid_namespaces()
         linux.die_with_parent(caller)
@@ -215,41 +244,39 @@ def _run_init(function: Callable[[], int], pipes: _Pipes, launcher: int, mask: s
         _prepare_mounts()
     except _SetUpError as error:
         return _report_failure(pipes.news_write, error)
-    received: dict[int, float] = {}
     child_ended, wake = os.pipe()
-    handlers = {number: signal.getsignal(number) for number in (*_FORWARDED, signal.SIGCHLD)}
-    _watch_signals(received, wake)
+    handlers = {
+        number: signal.getsignal(number) for number in (*TERMINATION_SIGNALS, signal.SIGCHLD)
+    }
+    _wake_on_ended_children(wake)
     command = os.fork()
     if command == 0:
         for descriptor in (pipes.life_read, pipes.news_write, launcher, child_ended, wake):
             os.close(descriptor)
-        _restore_signals(handlers, mask)
-        end_with(function)
+        end_with(lambda: _run_function(function, handlers, mask))
     os.close(pipes.news_write)
-    return _reap_until_command_ends(command, pipes.life_read, launcher, child_ended, received)
+    return _reap_until_command_ends(command, pipes.life_read, launcher, child_ended)
 
 
-def _watch_signals(received: dict[int, float], wake: int) -> None:
-    def note(number: int, _frame: FrameType | None) -> None:
-        received[number] = time.monotonic()
-
+def _wake_on_ended_children(wake: int) -> None:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for number in (*_FORWARDED, signal.SIGCHLD):
-        signal.signal(number, note)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_FORWARDED, signal.SIGCHLD})
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def _restore_signals(handlers: Mapping[signal.Signals, _Handler], mask: set[int]) -> None:
+def _run_function(
+    function: Callable[[], int], handlers: Mapping[signal.Signals, _Handler], mask: set[int]
+) -> int:
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+    # What arrived until here is delivered now, where `end_with` turns an interrupt into a status.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return function()
 
 
-def _reap_until_command_ends(
-    command: int, life: int, launcher: int, child_ended: int, received: dict[int, float]
-) -> int:
+def _reap_until_command_ends(command: int, life: int, launcher: int, child_ended: int) -> int:
     while True:
         ended = _collect_ended(command)
         if ended is not None:
@@ -263,8 +290,8 @@ def _reap_until_command_ends(
             numbers = os.read(life, 64)
             if not numbers:
                 return 128 + signal.SIGKILL
-            for number in set(numbers):
-                _pass_on(command, number, received)
+            for number in numbers:
+                os.kill(command, number)
 
 
 def _collect_ended(command: int) -> int | None:
@@ -275,16 +302,6 @@ def _collect_ended(command: int) -> int | None:
             return None
         if pid == command:
             return _shell_status(status)
-
-
-def _pass_on(command: int, number: int, received: dict[int, float]) -> None:
-    """Signal the command, unless the signal has reached the whole process group already.
-
-    Init is in the same process group. If it received the signal itself, so did the command.
-    """
-    time.sleep(_SIGNAL_GRACE_S)
-    if time.monotonic() - received.get(number, -1.0) > 10 * _SIGNAL_GRACE_S:
-        os.kill(command, number)
 
 
 def _prepare_mounts() -> None:

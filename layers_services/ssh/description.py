@@ -8,6 +8,7 @@ from laggard.core.run_schema import Record
 from laggard.core.text.text_columns import align_columns
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.machine_description import MachineDescription
+from laggard.layers_services.ssh.host_keys import INVENTORY_RULE
 
 SSH_PORT = 22
 
@@ -24,16 +25,20 @@ class InventoryDescription(MachineDescription):
     """Machines of an inventory, in the order of the hosts."""
 
     machines: tuple[InventoryMachine, ...]
+    host_keys: str
 
     def format_lines(self) -> Iterator[str]:
-        """Yield a title and one line per machine."""
+        """Yield a title, one line per machine, and the rule for host keys."""
         yield "machines"
         yield from align_columns([_format_row(machine) for machine in self.machines])
+        yield f"host keys of the machines: {self.host_keys}"
 
 
 def describe_inventory(machines: Sequence[Machine]) -> InventoryDescription:
     """Describe the machines assigned to the hosts of a scenario."""
-    return InventoryDescription(machines=tuple(_describe_machine(each) for each in machines))
+    return InventoryDescription(
+        machines=tuple(_describe_machine(each) for each in machines), host_keys=INVENTORY_RULE
+    )
 
 
 def _describe_machine(machine: Machine) -> InventoryMachine:

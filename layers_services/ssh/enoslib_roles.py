@@ -36,8 +36,7 @@ def static_roles(machines: Sequence[Machine]) -> EnoslibDescription:
 
     It has every machine with E2Clab's roles, and the network that contains all machines. EnOSlib
     would add its own ssh options, which check no host keys and give a gateway no key.
-    `ansible_ssh_common_args` replaces them by those of `Access`, so that Ansible connects like
-    everything else.
+    `ansible_variables` replaces them, so that Ansible connects like everything else.
 
     Args:
         machines: machines of the hosts, with addresses
@@ -66,9 +65,21 @@ def _static_machine(machine: Machine) -> dict[str, EnoslibValue]:
         "roles": list(role_names(machine.host)),
         "user": access.user,
         "port": access.port,
-        "extra": {"ansible_ssh_common_args": shlex.join(_ansible_ssh_arguments(access))},
+        "extra": ansible_variables(access),
     }
     return described if access.key is None else described | {"keyfile": str(access.key)}
+
+
+def ansible_variables(access: Access) -> dict[str, str]:
+    """Return the variables with which Ansible connects to a machine as `Access` says.
+
+    They replace EnOSlib's own ssh options, which check no host keys.
+    """
+    return {
+        "ansible_ssh_common_args": shlex.join(_ansible_ssh_arguments(access)),
+        # Otherwise a user's ANSIBLE_HOST_KEY_CHECKING=False would precede the settings above.
+        "ansible_ssh_host_key_checking": "True",
+    }
 
 
 def _ansible_ssh_arguments(access: Access) -> tuple[str, ...]:

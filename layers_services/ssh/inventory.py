@@ -31,8 +31,7 @@ from laggard.core.files.input_files import expand_home
 from laggard.core.hosts import Host, find_pattern_error, select_hosts
 from laggard.core.yaml_source import KeyPath, YamlSource, parse_yaml, validate_model
 from laggard.layers_services.machine import Access, Machine
-
-_KNOWN_AFTER_FIRST_CONTACT = "StrictHostKeyChecking=accept-new"
+from laggard.layers_services.ssh.host_keys import KNOWN_AFTER_FIRST_CONTACT
 
 # ssh expands or interprets these characters in the paths of its configuration.
 _SPECIAL_IN_SSH_PATHS = '%$"\\'
@@ -255,7 +254,7 @@ def _build_candidate(
     folder: Path,
     resolve: Callable[[str], str],
 ) -> Candidate:
-    options: tuple[str, ...] = (_KNOWN_AFTER_FIRST_CONTACT,)
+    options: tuple[str, ...] = (KNOWN_AFTER_FIRST_CONTACT,)
     key_file = None
     if machine.key is not None:
         key_file = (folder / expand_home(machine.key)).resolve()
@@ -288,7 +287,7 @@ def _build_proxy_command(gateway: str, key: Path | None) -> str:
     """
     login, _, port = gateway.partition(":")
     identity = () if key is None else ("-i", str(key))
-    settings = ("BatchMode=yes", "ConnectTimeout=10", _KNOWN_AFTER_FIRST_CONTACT)
+    settings = ("BatchMode=yes", "ConnectTimeout=10", KNOWN_AFTER_FIRST_CONTACT)
     options = tuple(word for setting in settings for word in ("-o", setting))
     return shlex.join(("ssh", "-W", "%h:%p", "-p", port or "22", *identity, *options, login))
 

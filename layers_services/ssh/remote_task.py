@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from laggard.core.errors import DeploymentError
 from laggard.core.node_values import escape_lines
+from laggard.layers_services.ssh.host_keys import explain_refusal
 
 if TYPE_CHECKING:
     from enoslib import Roles
@@ -80,7 +81,10 @@ def _format_failure(status: str, payload: Mapping[str, object]) -> str | None:
     if status == "OK":
         return None
     if status == "UNREACHABLE":
-        reason = str(payload.get("msg", "")).strip().splitlines() or ["no answer"]
+        said = str(payload.get("msg", ""))
+        if refusal := explain_refusal(said):
+            return f"cannot be reached: {refusal}"
+        reason = said.strip().splitlines() or ["no answer"]
         return f"cannot be reached: {_shorten_text(reason[-1])}"
     printed = _format_payload(payload).strip() or str(payload.get("msg", ""))
     return f"{status.lower()}, exit status {payload.get('rc', 'unknown')}: {_shorten_text(printed)}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from laggard.core.errors import DeploymentError, escape_unprintable
+from laggard.layers_services.ssh.host_keys import explain_refusal
 from laggard.layers_services.ssh.node_files import CHUNK_BYTES, COUNT, TransferRequest
 
 _PROGRAM = Path(__file__).with_name("node_files.py")
@@ -111,7 +112,10 @@ class NodeSession:
 
     def _broken(self) -> BrokenSessionError:
         self._reader.join(_END_PATIENCE_S)
-        lines = self._errors.decode(errors="replace").split("\n")
+        printed = self._errors.decode(errors="replace")
+        if refusal := explain_refusal(printed):
+            return BrokenSessionError(refusal)
+        lines = printed.split("\n")
         said = " | ".join(escape_unprintable(line.strip()) for line in lines if line.strip())
         return BrokenSessionError(said or "the connection ended")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.core.errors import InputError
 from laggard.network_emulation.probe import kernel_has_netem
 from tests.command_line import UNFAITHFUL, needs_tun
 from tests.remote.remote_scenario import run_script
@@ -99,6 +100,9 @@ def test_the_part_on_a_laptop(tmp_path: Path) -> None:
             command, cwd=tmp_path, capture_output=True, text=True, timeout=480, check=False
         )
         accepted = {0, UNFAITHFUL} if words[0] in TRAINING else {0}
+        if words[0] == "compare" and "has the status unfaithful" in done.stderr:
+            # What a busy machine could not emulate is not compared.
+            accepted = {InputError.exit_status}
         assert done.returncode in accepted, (words, done.stdout[-3000:], done.stderr[-3000:])
         assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/my-continuum/latest/report.html").is_file()

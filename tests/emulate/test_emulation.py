@@ -60,6 +60,26 @@ print(1e3 * min(took))
 """
 
 
+PRIVILEGES = """
+import ctypes, os, socket, subprocess
+lines = open("/proc/self/status").read().split("\\n")
+masks = [int(line.split()[1], 16) for line in lines if line.startswith(("CapPrm", "CapBnd"))]
+needed, refused = (12, 13), (16, 17, 20, 21, 22, 25)  # network; modules, devices, mounts, clock
+socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
+libc = ctypes.CDLL(None, use_errno=True)
+print(
+    all(mask >> number & 1 for mask in masks for number in needed),
+    any(mask >> number & 1 for mask in masks for number in refused),
+    libc.mount(b"none", b"/mnt", b"tmpfs", 0, b""),
+    subprocess.run(["ip", "link", "add", "test0", "type", "dummy"]).returncode
+    and subprocess.run(["ip", "link", "set", "lo", "mtu", "1400"]).returncode,
+    subprocess.run(["tc", "qdisc", "show"], capture_output=True).returncode,
+    os.environ.get("SECRET"),
+    os.environ["LC_TIME"],
+)
+"""
+
+
 @dataclass(frozen=True)
 class Emulation:
     """A running `laggard emulate`, and how its user starts the commands beside it."""
@@ -187,12 +207,29 @@ def test_programs_run_in_hosts_on_their_links_and_shares(as_root: Emulation) -> 
     assert set(shown) == {("cloud", "edge", 2), ("edge", "cloud", 1)}
 
 
+def check_privileges(emulation: Emulation) -> None:
+    """Require a command to have the network's capabilities, no others, and few variables."""
+    emulation.runner.environment.update(SECRET="x", LC_TIME="C")
+    python = emulation.runner.command[0]
+    said = emulation.ssh("edge.trainer.1.1", python, "-c", PRIVILEGES)
+    assert said.split() == ["True", "False", "-1", "0", "0", "None", "C"]
+    # A reader that ends early ends the command, as in a shell.
+    shell = ("/bin/sh", "-c", "kill -PIPE $$")
+    emulation.ssh("edge.trainer.1.1", *shell, status=128 + signal.SIGPIPE)
+
+
+@needs_tun
+def test_privileges_of_programs(as_root: Emulation) -> None:
+    check_privileges(as_root)
+
+
 @pytest.mark.long
 def test_an_ordinary_user_has_it_too(nobody_with_tun: Runner) -> None:
     """And what runs in it ends with it when its time is over."""
-    with emulated(nobody_with_tun, "--for", "40s") as emulation:
+    with emulated(nobody_with_tun, "--for", "60s") as emulation:
         assert emulation.ssh("edge.trainer.1.2", "hostname").strip() == "edge.trainer.1.2"
         assert round_trip_ms(emulation, "edge.trainer.1.2") >= 50.0
+        check_privileges(emulation)
         command, inside = start_sleep(emulation, "edge.trainer.1.1")
         record = emulation.ended()
         assert record["outcome"] is None

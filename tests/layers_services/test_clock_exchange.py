@@ -31,6 +31,7 @@ from laggard.network_emulation.fidelity.probes.endpoint import socket_in
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.link_plan import Constraint, LinkPlan
 from laggard.network_emulation.links.userspace import UserspaceBackend
+from tests.faults import Fault, holds
 from tests.network_emulation.emulated import Continuum, in_sandbox, make_hosts, needs_tun
 
 LOOPBACK = "127.0.0.1"
@@ -171,6 +172,7 @@ def middleman() -> Iterator[Middleman]:
         yield Middleman(inside, outside)
 
 
+@holds(Fault.DATAGRAM_FORGED)
 def test_lost_late_doubled_and_forged_datagrams_do_no_harm(
     responder: Responder, middleman: Middleman
 ) -> None:

@@ -348,7 +348,7 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
 
         def use(job, env_name=None):
             plan = plan_g5k(document(), G5kOptions(jobs=(job,), env_name=env_name))
-            return raised(lambda: reserve(plan, compile_hosts(document()), "laggard-b", told.append, 1.0, PACE, False))
+            return raised(lambda: reserve(plan, compile_hosts(document()), "laggard-b", told.append, Path.cwd(), 1.0, PACE, False))
 
         return [use("9"), use("1800001"), use("1800002"), told, [held[1] for held in states(grid)]]
     in_sandbox(on_paper, act)
@@ -410,3 +410,51 @@ def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
         1,
         0,
     ]
+
+
+@needs_nodes
+@pytest.mark.long
+def test_enoslib_checks_the_host_keys_of_the_reservation(scripts: Scripts) -> None:
+    found = scripts.answer(
+        """
+    from laggard.layers_services.g5k.api import job_of
+    from laggard.layers_services.g5k.nodes import provision_jobs
+    from laggard.layers_services.g5k.reserve import reserve
+    from laggard.layers_services.ssh.host_keys import ReservationKeys
+
+    @contextmanager
+    def on_nodes():
+        with stand_in(Path.cwd() / "nodes", {"parasilo": 1}) as grid:
+            home = Path.cwd() / "home"
+            grid.write_account(home)
+            os.environ["HOME"] = str(home)
+            yield grid
+
+    def act(grid):
+        hosts = compile_hosts(document(quantity=1))
+        plan = plan_g5k(document(quantity=1), G5kOptions())
+        folder = Path.cwd()
+        reservation = reserve(plan, hosts, "laggard-a", lambda jobs: None, folder, 60.0, PACE, False)
+        recorded = ReservationKeys(folder / "reservation_known_hosts").path.read_text().split()
+        job = reservation.jobs[0]
+        (later := folder / "later").mkdir()
+        keys = ReservationKeys.create(later)
+        other = (folder / "nodes" / "deployed_host_key.pub").read_text()
+        keys.path.write_text(f"{reservation.machines[0].access.address} {other}")
+        jobs = [job_of(job.site, job.job_id, PACE)]
+        os.environ["ANSIBLE_SSH_ARGS"] = ""
+        began = time.monotonic()
+        refused = raised(lambda: provision_jobs(plan, hosts, jobs, "laggard-a", keys, 60.0, PACE))
+        reservation.release()
+        return [recorded[:2], refused, time.monotonic() - began]
+
+    in_sandbox(on_nodes, act)
+    """,
+        timeout_s=240,
+    )
+    recorded, (kind, said), seconds = found
+    assert recorded == [PARASILO[0], "ssh-ed25519"]
+    assert kind == "DeploymentError"
+    assert f"{PARASILO[0]} shows another host key (SHA256:" in said
+    assert "start a new run" in said
+    assert seconds < 50

@@ -431,6 +431,10 @@ def test_the_description_as_text() -> None:
     )
     assert "usage policy: allowed" in lines
     assert "start: now" in lines
+    assert any(
+        line.startswith("host keys of the nodes: Grid'5000's API publishes none; accepted at first")
+        for line in lines
+    )
     assert lines[-1] == "clusters as of 2026-03-23; nothing has been reserved"
 
 

@@ -269,7 +269,7 @@ def test_what_enoslib_is_told() -> None:
         2222,
         Path("/keys/id"),
         "gate",
-        ("StrictHostKeyChecking=no", "ProxyCommand=ssh -W %h:%p g"),
+        ("StrictHostKeyChecking=yes", "ProxyCommand=ssh -W %h:%p g"),
     )
     described = static_roles([machine(access)])["resources"]
     assert described["machines"] == [
@@ -283,8 +283,9 @@ def test_what_enoslib_is_told() -> None:
             "extra": {
                 "ansible_ssh_common_args": (
                     "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3 -o"
-                    " ProxyJump=gate -o StrictHostKeyChecking=no -o 'ProxyCommand=ssh -W %h:%p g'"
-                )
+                    " ProxyJump=gate -o StrictHostKeyChecking=yes -o 'ProxyCommand=ssh -W %h:%p g'"
+                ),
+                "ansible_ssh_host_key_checking": "True",
             },
         }
     ]

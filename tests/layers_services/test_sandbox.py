@@ -20,6 +20,7 @@ import pytest
 
 from laggard.core.errors import DeploymentError
 from laggard.layers_services.local import sandbox
+from laggard.layers_services.local.signalled_wait import SECOND_AFTER_S
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -203,6 +204,45 @@ def test_control_c_on_a_terminal_reaches_the_function_once(own_runner: Runner) -
     assert (own_runner.folder / "signals").read_text().split() == [str(int(signal.SIGINT))]
 
 
+IGNORING = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("wish", ["a second signal", "no end in time"])
+def test_a_function_that_does_not_end_is_killed(own_runner: Runner, wish: str) -> None:
+    in_time = ", ending_s=0.2" if wish == "no end in time" else ""
+    text = script(IGNORING).replace("sandbox(function)", f"sandbox(function{in_time})")
+    process = own_runner.start(text)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    started = family(process)
+    process.send_signal(signal.SIGINT)
+    if not in_time:
+        time.sleep(2 * SECOND_AFTER_S)
+        process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert ("status 130" if in_time else "KeyboardInterrupt") in output + errors
+    wait_until_gone(started)
+
+
+def test_a_signal_at_any_moment_of_the_set_up_reaches_the_function(own_runner: Runner) -> None:
+    """The caller's whole group gets it, as from a terminal."""
+    chance = random.Random(5)
+    text = script("time.sleep(600)").replace("status = ", "print('go', flush=True)\n    status = ")
+    for _ in range(20):
+        process = own_runner.start(text, start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        time.sleep(chance.uniform(0.0, 0.05))
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        # Before its own signals are blocked, the caller is interrupted itself.
+        assert "status 130" in output or process.returncode in (130, -signal.SIGINT), errors
+
+
 WAITING = """
 while not Path("go").exists():
     time.sleep(0.02)
@@ -215,14 +255,13 @@ def test_stopping_and_continuing(own_runner: Runner) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    # SIGSTOP, since an orphaned process group ignores the terminal's SIGTSTP.
-    os.killpg(process.pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGTSTP)
     stopped, deadline = family(process), time.monotonic() + 60
     while {each.status() for each in stopped} != {psutil.STATUS_STOPPED}:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     (own_runner.folder / "go").touch()
-    os.killpg(process.pid, signal.SIGCONT)
+    process.send_signal(signal.SIGCONT)
     output, _ = process.communicate(timeout=60)
     assert "status 6" in output
 

@@ -13,7 +13,8 @@ import pytest
 
 from laggard.core.span_schema import Phase
 from laggard.network_emulation.links.netem.filters import by_address
-from laggard.workloads.tracing.stream import STEP_ROW, RowStream
+from laggard.workloads.tracing.row_types import STEP_ROW
+from laggard.workloads.tracing.stream import RowStream
 from tests.remote.remote_scenario import run_script
 from tests.testbed.networks import ipv6_of
 from tests.testbed.nodes import lacking

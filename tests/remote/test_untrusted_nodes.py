@@ -19,6 +19,7 @@ from laggard.remote.agent import operations
 from laggard.remote.agent.messages import LOG_CHUNK_BYTES, parse_agent_message
 from laggard.remote.agent.operations import LEAVE, Operation
 from laggard.workloads.coordination.progress_relay import PIECE_BYTES
+from tests.faults import Fault, holds
 from tests.remote.agent_sessions import HOSTS, Sessions, make_pool
 
 HEAD, LIAR, HONEST = HOSTS
@@ -135,6 +136,7 @@ LINES: dict[str, tuple[str, bytes]] = {
 """Who writes it, and the line."""
 
 
+@holds(Fault.NODE_GARBLED)
 @pytest.mark.parametrize("attack", LINES)
 def test_a_garbled_line_costs_its_node_alone(attack: str, tmp_path: Path) -> None:
     logs, outside = tmp_path / "run" / "logs", tmp_path / "outside"

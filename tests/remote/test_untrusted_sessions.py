@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import Fault, holds
 from tests.remote.remote_scenario import run_script
 from tests.testbed.nodes import lacking
 from tests.users import Runner
@@ -157,7 +158,8 @@ SCRIPT = f"""
         from laggard.scenario.load import load_scenario
         from laggard.workloads.coordination.barrier_relay import BarrierHub
         from laggard.workloads.coordination.progress_relay import ProgressHub
-        from laggard.workloads.tracing.stream import STEP_ROW, RowStream
+        from laggard.workloads.tracing.row_types import STEP_ROW
+        from laggard.workloads.tracing.stream import RowStream
         from tests.testbed.nodes import NodeSpec, machines, start_nodes
         fetching._MANIFEST_TIMEOUT_S = 3.0
         private_ssh(here / "ssh")
@@ -179,6 +181,7 @@ SCRIPT = f"""
 """
 
 
+@holds(Fault.NODE_GARBLED)
 @pytest.mark.long
 def test_a_lying_node_costs_its_own_data_alone(own_runner: Runner) -> None:
     found = run_script(own_runner, SCRIPT, timeout_s=300)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import signal
 import subprocess
@@ -10,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
 from laggard.run_folder.store import list_runs
 from tests.command_line import Laggard, needs_tun
+from tests.faults import Fault, holds
 
 pytestmark = needs_tun
 
@@ -23,12 +24,13 @@ PATIENCE_S = 300.0
 """How long a test waits for what ends within seconds where nothing else uses the machine."""
 
 
-class Fault(enum.Enum):
-    """What is done to a run in the middle of its training."""
-
-    WORKER_KILLED = ("rank-1", signal.SIGKILL)
-    WORKER_TERMINATED = ("rank-2", signal.SIGTERM)
-    WORKER_STOPPED = ("rank-1", signal.SIGSTOP)
+WORKER_FAULTS = {
+    "killed": ("rank-1", signal.SIGKILL),
+    "terminated": ("rank-2", signal.SIGTERM),
+    "segmentation_fault": ("rank-0", signal.SIGSEGV),
+    "stopped": ("rank-1", signal.SIGSTOP),
+}
+"""What is done to a worker in the middle of its training."""
 
 
 @pytest.fixture
@@ -61,12 +63,17 @@ def wait_for_training(runs: Path, process: subprocess.Popen[str], timeout_s: flo
 
 def wait_for_more_steps(runs: Path) -> None:
     """Wait until the training has gone on, by several reports of its progress."""
-    progress = next(runs.glob("*/latest/workers/progress.jsonl"))
-    until = progress.read_bytes().count(b"\n") + 5
+    until = count_steps(runs) + 5
     deadline = time.monotonic() + PATIENCE_S
-    while progress.read_bytes().count(b"\n") < until:
+    while count_steps(runs) < until:
         assert time.monotonic() < deadline, "no further step was made"
         time.sleep(0.05)
+
+
+def count_steps(runs: Path) -> int:
+    """The steps that the first rank said it had finished."""
+    progress = next(runs.glob("*/latest/workers/progress.jsonl"))
+    return progress.read_bytes().count(b"\n")
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -109,18 +116,15 @@ def wait_for_cgroups_gone(pid: int) -> list[Path]:
     return left
 
 
+@holds(Fault.WORKER_ENDED, Fault.WORKER_STOPPED)
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(fault, marks=() if fault is Fault.WORKER_KILLED else pytest.mark.long)
-        for fault in Fault
-    ],
-    ids=lambda fault: fault.name.lower(),
+    [pytest.param(f, marks=() if f == "killed" else pytest.mark.long) for f in WORKER_FAULTS],
 )
 def test_faulty_worker_is_named_and_the_run_fails(
-    training: subprocess.Popen[str], fault: Fault
+    training: subprocess.Popen[str], fault: str
 ) -> None:
-    name, number = fault.value
+    name, number = WORKER_FAULTS[fault]
     processes = tree(training.pid)
     named(training.pid, name).send_signal(number)
     out, errors = training.communicate(timeout=PATIENCE_S)
@@ -138,7 +142,7 @@ def _command(processes: list[psutil.Process]) -> psutil.Process:
     return processes[0]
 
 
-def _process_one(processes: list[psutil.Process]) -> psutil.Process:
+def process_one(processes: list[psutil.Process]) -> psutil.Process:
     """The first process of the sandbox's PID namespace."""
     (first,) = (p for p in processes if _pids_within(p)[1:] == ["1"])
     return first
@@ -155,22 +159,32 @@ def _pids_within(process: psutil.Process) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("find_victim", [_command, _process_one, _link_emulator])
-def test_any_process_killed_leaves_nothing(
+@holds(Fault.COMMAND_KILLED, Fault.SANDBOX_KILLED)
+@pytest.mark.parametrize("find_victim", [_command, process_one, _link_emulator])
+def test_any_process_killed_leaves_all_finished_steps_and_nothing_else(
     training: subprocess.Popen[str],
     laggard: Laggard,
     find_victim: Callable[[list[psutil.Process]], psutil.Process],
 ) -> None:
     """Mounts and network interfaces are compared at the end of every test session."""
     processes = tree(training.pid)
+    finished = count_steps(laggard.runs)
     find_victim(processes).kill()
     training.communicate(timeout=PATIENCE_S)
     assert wait_gone(processes) == []
     assert wait_for_cgroups_gone(training.pid) == []
-    record, _ = list_runs(laggard.runs)[-1]
+    record, folder = list_runs(laggard.runs)[-1]
     assert record.status in {"interrupted", "failed"}
+    if (folder / "workers").exists():
+        finished = count_steps(laggard.runs)
+    subprocess.run(laggard.command("report", str(folder)), check=True)
+    assert (folder / "report.html").exists()
+    assert not (folder / "workers").exists()
+    assert len(pd.read_parquet(folder / "steps.parquet").query("rank == 0")) >= finished
+    assert '"status": "running"' not in (folder / "run.json").read_text()
 
 
+@holds(Fault.HELPER_KILLED)
 @pytest.mark.long
 def test_a_run_goes_on_without_its_helpers_until_its_user_interrupts_it(
     training: subprocess.Popen[str], laggard: Laggard

@@ -9,10 +9,12 @@ import pytest
 
 from laggard.core.run_schema import RunRecord
 from tests.command_line import SMALL, Laggard, needs_tun
+from tests.faults import Fault, holds
 
 pytestmark = [needs_tun, pytest.mark.long]
 
 
+@holds(Fault.WORKER_TOO_BIG)
 def test_a_worker_too_big_for_its_host_fails_and_says_why(
     laggard: Laggard, make_scenario: Callable[..., Path]
 ) -> None:

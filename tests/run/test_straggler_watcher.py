@@ -24,7 +24,8 @@ from laggard.run.straggler_watcher import StragglerWatcher
 from laggard.run.straggler_watcher_plan import WatcherPlan
 from laggard.run_folder.display import SilentDisplay
 from laggard.workloads.output.worker_output import WorkerOutputDir
-from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, RowStream
+from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW
+from laggard.workloads.tracing.stream import RowStream
 
 ZERO_NS = 5_000_000_000
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -19,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.errors import RunFolderError
+from laggard.core.errors import OutputError, RunFolderError
 from laggard.core.run_schema import RunRecord
 from laggard.run_folder import store
 from laggard.run_folder.store import (
@@ -207,17 +209,32 @@ def test_a_maker_killed_early_leaves_no_run_and_is_swept(tmp_path: Path) -> None
     assert not left.exists()
 
 
-def test_a_full_disk_keeps_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, record = RunFolder.create(tmp_path, _draft())
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_the_last_record_fits_on_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        folder, record = RunFolder.create(disk, _draft())
+        with folder:
+            _fill(disk)
+            for error in ("x", "y" * 20_000, "y" * 20_001):
+                folder.write_record(record.model_copy(update={"status": "failed", "error": error}))
+                assert load_record(folder.path).error == error
+                _fill(disk)
+            with pytest.raises(OutputError, match=r"run\.json: No space left on device — free"):
+                folder.write_record(record.model_copy(update={"error": "z" * 200_000}))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
-    def no_space(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", no_space)
-    with folder, pytest.raises(RunFolderError, match="No space left on device"):
-        folder.write_record(record.model_copy(update={"status": "done"}))
-    assert json.loads((folder.path / "run.json").read_text())["status"] == "running"
-    assert {path.name for path in folder.path.iterdir()} == {"run.json", "lock"}
+def _fill(disk: Path) -> None:
+    """Write until nothing fits any more."""
+    with (disk / "filler").open("ab", buffering=0) as filler:
+        for size in (65536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while filler.write(bytes(size)):
+                    pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")

@@ -24,6 +24,7 @@ from laggard.cli.main import main
 from laggard.core.errors import RunFolderError
 from tests.analysis.bytedance_traces import data_parallel
 from tests.analysis.kineto_traces import host_document, write
+from tests.faults import Fault, holds
 from tests.run_folder.mutations import mutate_file
 
 READ = ("run.json", "fidelity.json", "hosts.parquet", "spans.parquet", "steps.parquet", "links.parquet")  # fmt: skip
@@ -78,6 +79,7 @@ SPECIAL_FILES: Mapping[str, Prepare] = {
 }
 
 
+@holds(Fault.STRANGE_FOLDER)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", SPECIAL_FILES)
 @pytest.mark.parametrize("name", READ)
@@ -93,6 +95,7 @@ def test_special_files_are_refused_by_name(name: str, kind: str, place: Path) ->
     assert_message(laggard("runs", "--runs", place / "runs"))
 
 
+@holds(Fault.STRANGE_FOLDER)
 @pytest.mark.parametrize("name", [*WRITTEN, "csv"])
 def test_links_in_a_run_folder_are_not_followed(name: str, place: Path) -> None:
     """Neither one to a file nor one to a folder."""
@@ -172,6 +175,7 @@ def limited_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@holds(Fault.STRANGE_FOLDER)
 @pytest.mark.usefixtures("limited_memory")
 @pytest.mark.parametrize("attack", TABLE_ATTACKS)
 def test_values_in_tables_are_bounded(attack: str, place: Path) -> None:
@@ -264,6 +268,7 @@ def _mutate(seed: int, place: Path) -> None:
             ) from result.exception
 
 
+@holds(Fault.STRANGE_FOLDER)
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_input_does_no_harm(seed: int, place: Path) -> None:
     _mutate(seed, place)

@@ -46,6 +46,7 @@ def test_machines_of_ones_own_are_described_and_not_this_one(folder: Path) -> No
     text = plan.text()
     assert "fog.trainer.1.1    alice@10.9.0.2:2222  through gate.example.org" in text
     assert "edge.trainer.1.2   root@10.9.0.4" in text
+    assert "host keys of the machines: accepted at first contact and recorded in your" in text
     assert "\nhere\n" not in text
     reservation = json.loads(plan.to_json())["reservation"]
     assert reservation["machines"][1] == {
@@ -89,6 +90,18 @@ def test_text_and_json_say_the_same(folder: Path) -> None:
         "in real time",
     ):
         assert expected in text
+
+
+def test_the_program_of_a_scenario_is_shown(tmp_path: Path) -> None:
+    workflow = '- hosts: "edge.*"\n  launch:\n  - shell: "echo \\e[2Jhello"\n'
+    scenario = load_scenario(write(tmp_path / "mine", template() | {"workflow": workflow}))
+    plan = plan_local_run(scenario, MACHINE)
+    (task,) = json.loads(plan.to_json())["program"]["tasks"]
+    assert task["command"] == "echo \x1b[2Jhello"
+    assert task["where"].endswith("workflow.yaml:3")
+    assert RunPlan.model_validate_json(plan.to_json()) == plan
+    (line,) = [line for line in plan.text().splitlines() if "edge.*" in line and "shell" in line]
+    assert line.split("  ")[2:] == ["launch", "edge.*", "shell", "echo \\x1b[2Jhello"]
 
 
 def test_more_than_the_machine_has_is_dilated(folder: Path) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 USER = "jdoe"
 USER_ID = 11000
 STANDARD_ENVIRONMENT = "debian11-std"
+HOST_KEY = "host_key"
+DEPLOYED_HOST_KEY = "deployed_host_key"
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _PATH = "/run/testbed/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -185,7 +187,9 @@ def stage_files(stage: Path, folder: Path, spec: NodeSpec, boot: Boot) -> None:
     authorized = stage / "root/.ssh/authorized_keys"
     authorized.write_bytes((folder / "id_ed25519.pub").read_bytes() if boot.root_key else b"")
     (stage / "run/testbed/sshd_config").write_text(_SSHD_CONFIG, encoding="ascii")
-    shutil.copy(folder / "host_key", stage / "run/testbed/host_key")
+    # A deployed system has other host keys than the standard one, as on Grid'5000.
+    host_key = DEPLOYED_HOST_KEY if boot.deployed else HOST_KEY
+    shutil.copy(folder / host_key, stage / "run/testbed/host_key")
     sudo = stage / "run/testbed/bin/sudo-g5k"
     sudo.write_text(_SUDO, encoding="ascii")
     sudo.chmod(0o755)

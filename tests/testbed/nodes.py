@@ -32,6 +32,8 @@ from laggard.core.hosts import Host
 from laggard.layers_services.machine import Access, Machine
 from tests.testbed import networks
 from tests.testbed.boot import (
+    DEPLOYED_HOST_KEY,
+    HOST_KEY,
     STANDARD_ENVIRONMENT,
     USER,
     USER_ID,
@@ -350,8 +352,8 @@ def _remove_but(folder: Path, kept: frozenset[Path]) -> None:
 
 
 def _make_keys(folder: Path) -> None:
-    """One key pair for all users, one for all SSH servers."""
-    for name in ("id_ed25519", "host_key"):
+    """One key pair for all users, one for the SSH servers of each kind of system."""
+    for name in ("id_ed25519", HOST_KEY, DEPLOYED_HOST_KEY):
         if not (folder / name).exists():
             keygen = [
                 "ssh-keygen",
@@ -366,8 +368,12 @@ def _make_keys(folder: Path) -> None:
                 str(folder / name),
             ]
             subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
-    public = (folder / "host_key.pub").read_text(encoding="ascii")
-    (folder / "known_hosts").write_text(f"* {public}", encoding="ascii")
+    public = [
+        (folder / f"{name}.pub").read_text(encoding="ascii")
+        for name in (HOST_KEY, DEPLOYED_HOST_KEY)
+    ]
+    known = "".join(f"* {each}" for each in public)
+    (folder / "known_hosts").write_text(known, encoding="ascii")
     settings = [
         "Host *",
         f"    IdentityFile {folder / 'id_ed25519'}",

@@ -32,7 +32,8 @@ from laggard.workloads.tracing.batch_loader import pad_indices
 from laggard.workloads.tracing.ddp_timing import ObservedDDP, have_buckets_reduced
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.recorder import Recorder
-from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
+from laggard.workloads.tracing.row_types import SPAN_ROW
+from laggard.workloads.tracing.stream import read_rows
 from laggard.workloads.workload import Workload
 
 TCP_LISTEN = 10

@@ -15,7 +15,8 @@ from laggard.core.span_schema import Lane, Phase
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
 from laggard.workloads.output.worker_output import WorkerOutputDir
-from laggard.workloads.tracing.stream import SPAN_ROW, Rows, read_rows
+from laggard.workloads.tracing.row_types import SPAN_ROW, Rows
+from laggard.workloads.tracing.stream import read_rows
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Forkery

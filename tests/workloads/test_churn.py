@@ -16,7 +16,8 @@ from laggard.workloads.coordination.start_barrier import Reason, StartBarrier
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.specification.churn import Turn, absent_at_start, faults, turns
 from laggard.workloads.tracing.heartbeat import read_heartbeats
-from laggard.workloads.tracing.stream import STEP_ROW, Rows, read_rows
+from laggard.workloads.tracing.row_types import STEP_ROW, Rows
+from laggard.workloads.tracing.stream import read_rows
 from laggard.workloads.workload import Workload
 from tests.workloads.conftest import make_hosts
 

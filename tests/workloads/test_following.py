@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.workloads.tracing.following import RowFollower
-from laggard.workloads.tracing.stream import STEP_ROW, RowStream, read_rows
+from laggard.workloads.tracing.row_types import STEP_ROW
+from laggard.workloads.tracing.stream import RowStream, read_rows
 
 
 def written(path: Path, batches: list[int]) -> bytes:

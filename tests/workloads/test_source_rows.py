@@ -18,8 +18,9 @@ from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.errors import RunFolderError
 from laggard.core.span_schema import Phase
 from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW
 from laggard.workloads.tracing.source_rows import Source, SourceRows, load_source
-from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, RowStream
+from laggard.workloads.tracing.stream import RowStream
 
 RANK = 1
 HOSTS = 3

@@ -40,16 +40,11 @@ from laggard.workloads.output.worker_output import (
 )
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, SampledHost
 from laggard.workloads.tracing.collect import collect
+from laggard.workloads.tracing.pending_rows import CAPACITY
 from laggard.workloads.tracing.recorder import SHORT_OTHER_NS, WARM_UP_STEPS, Recorder
+from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW
 from laggard.workloads.tracing.step_result import StepResult
-from laggard.workloads.tracing.stream import (
-    CAPACITY,
-    LINK_ROW,
-    SPAN_ROW,
-    STEP_ROW,
-    RowStream,
-    read_rows,
-)
+from laggard.workloads.tracing.stream import RowStream, read_rows
 from laggard.workloads.transport.inet_diag import TcpConnection, list_connections, open_in_namespace
 
 MS = 1_000_000
@@ -63,8 +58,9 @@ def test_a_stream_is_read_as_written(tmp_path: Path) -> None:
     stream = RowStream(tmp_path / "s", STEP_ROW)
     for step in range(CAPACITY + 5):
         stream.append(step_row(step))
-    assert len(read_rows(tmp_path / "s", STEP_ROW)) == CAPACITY
+    assert len(read_rows(tmp_path / "s", STEP_ROW)) == CAPACITY + 5
     stream.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
     rows = read_rows(tmp_path / "s", STEP_ROW)
     assert rows["step"].tolist() == list(range(CAPACITY + 5))
     assert tuple(rows[7].tolist()) == step_row(7)
@@ -99,6 +95,7 @@ def test_writing_imports_nothing(tmp_path: Path) -> None:
     """pyarrow would import pandas in the middle of a training."""
     code = (
         "import sys; from pathlib import Path; from laggard.workloads.tracing.stream import *; "
+        "from laggard.workloads.tracing.row_types import STEP_ROW; "
         f"s = RowStream(Path({str(tmp_path / 's')!r}), STEP_ROW); s.append((0,) * 13); s.close(); "
         "print('pandas' in sys.modules)"
     )

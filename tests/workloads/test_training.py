@@ -20,7 +20,8 @@ from laggard.core.span_schema import Flag, Lane, span_schema, step_schema
 from laggard.workloads.coordination.start_barrier import Reason, StartBarrier
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.tracing.heartbeat import read_heartbeats, suspects
-from laggard.workloads.tracing.stream import SPAN_ROW, read_rows
+from laggard.workloads.tracing.row_types import SPAN_ROW
+from laggard.workloads.tracing.stream import read_rows
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Forkery, Train, Training

@@ -25,6 +25,7 @@ from laggard.workloads.transport.inet_diag import (
 )
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
+from tests.faults import Fault, holds
 from tests.workloads.conftest import HUNG_S, free_ports
 
 ASK, TELL = 1, 2
@@ -169,6 +170,7 @@ def knock(address: str, change: Callable[[zmq.Socket[bytes]], None]) -> list[int
     return heard
 
 
+@holds(Fault.STRANGER_AT_DOOR)
 def test_a_stranger_can_neither_push_nor_read(plans: tuple[EndpointPlan, ...]) -> None:
     """Without keys, with keys of its own, and with keys of its own and the right name of the
     server."""

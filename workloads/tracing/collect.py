@@ -28,8 +28,8 @@ from laggard.core.span_schema import (
 )
 from laggard.core.virtual_time import Dilation
 from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.tracing.row_types import Rows
 from laggard.workloads.tracing.source_rows import Evaluation, Source, SourceRows, load_source
-from laggard.workloads.tracing.stream import Rows
 
 Integers = npt.NDArray[np.int64]
 CPU = "cpu"

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from laggard.workloads.tracing.stream import Rows, split_records
+from laggard.workloads.tracing.row_types import Rows
+from laggard.workloads.tracing.stream import split_records
 
 MOST_BYTES = 4 << 20
 """Most bytes that one call reads, which keeps calls short after a long pause. The next call reads

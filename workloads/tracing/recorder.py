@@ -14,8 +14,9 @@ from laggard.core.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, La
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.heartbeat import Heartbeat
+from laggard.workloads.tracing.row_types import SPAN_ROW, STEP_ROW
 from laggard.workloads.tracing.step_result import StepResult
-from laggard.workloads.tracing.stream import SPAN_ROW, STEP_ROW, RowStream
+from laggard.workloads.tracing.stream import RowStream
 
 WARM_UP_STEPS = 5
 """Number of first steps whose spans are marked as warm-up."""

@@ -16,7 +16,8 @@ from laggard.core.errors import RunFolderError, escape_unprintable
 from laggard.core.node_values import LARGEST, MessageText, Number, Real
 from laggard.core.span_schema import Phase
 from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
-from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, STEP_ROW, Rows, read_rows
+from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW, Rows
+from laggard.workloads.tracing.stream import read_rows
 from laggard.workloads.tracing.traffic import Traffic, read_traffic
 
 SUSPECT_NS = 1_000_000

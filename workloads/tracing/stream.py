@@ -1,4 +1,8 @@
-"""Streams of numpy rows in Arrow IPC files without a footer, readable up to the point of a kill."""
+"""Streams of numpy rows in Arrow IPC files without a footer, readable up to the point of a kill.
+
+The rows that a stream has not written yet are in a file of their own (`pending_rows.py`), so that a
+kill loses none.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +13,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-CAPACITY = 4096
-"""Number of rows that a stream buffers."""
+from laggard.workloads.tracing.pending_rows import CAPACITY, PendingRows, read_pending_rows
+from laggard.workloads.tracing.row_types import Rows
+
 FLUSH_NS = 1_000_000_000
 """Time between two writes of a stream."""
 
-Rows = np.ndarray[tuple[int, ...], np.dtype[np.void]]
-
-SPAN_ROW = np.dtype(
-    [
-        ("step", "i4"), ("rank", "i4"), ("lane", "i1"), ("phase", "i1"), ("seq", "i2"),
-         ("start_ns", "i8"),
-        ("dur_ns", "i8"), ("group", "i4"), ("peer", "i4"), ("bytes", "i8"), ("work", "i4"),
-         ("flags", "u1"),
-    ]
-)  # fmt: skip
-STEP_ROW = np.dtype(
-    [
-        ("step", "i4"), ("rank", "i4"), ("start_ns", "i8"), ("end_ns", "i8"), ("loss", "f8"),
-         ("samples", "i4"),
-        ("batch_size", "i4"), ("staleness", "i4"), ("dropped", "i4"), ("skipped", "i4"),
-         ("read_version", "i4"),
-        ("applied_version", "i4"), ("waited_for", "i4"),
-    ]
-)  # fmt: skip
-LINK_ROW = np.dtype(
-    [
-        ("time_ns", "i8"), ("src", "i4"), ("dst", "i4"), ("src_port", "i4"), ("dst_port", "i4"),
-         ("rtt_us", "i8"),
-        ("min_rtt_us", "i8"), ("delivery_rate_bytes_per_s", "i8"), ("app_limited", "u1"),
-         ("last_send_ms", "i8"),
-        ("bytes_acked", "i8"), ("retransmits", "i8"), ("busy_us", "i8"), ("rwnd_limited_us", "i8"),
-        ("sndbuf_limited_us", "i8"),
-    ]
-)  # fmt: skip
-
 
 class RowStream:
-    """Stream of rows of one type, buffered in preallocated memory and written about once a second.
+    """Stream of rows of one type, buffered and written about once a second.
 
     Args:
         path: path of the file.
@@ -54,8 +29,8 @@ class RowStream:
     """
 
     def __init__(self, path: Path, row: np.dtype[np.void]) -> None:
-        self.rows = np.zeros(CAPACITY, dtype=row)
-        self.count = 0
+        self._pending = PendingRows.create(path, row)
+        self.rows = self._pending.rows
         self._file = pa.OSFile(str(path), "wb")
         self._schema = pa.schema(
             [(name, pa.from_numpy_dtype(row[name])) for name in row.names or ()]
@@ -63,12 +38,16 @@ class RowStream:
         self._writer = pa.ipc.new_stream(self._file, self._schema)
         self._flushed_ns = time.monotonic_ns()
 
+    @property
+    def count(self) -> int:
+        """Return the number of buffered rows."""
+        return self._pending.count
+
     def append(self, row: tuple[int | float | bool, ...]) -> None:
         """Add one row, in the order of the type's fields."""
-        if self.count == CAPACITY:
+        if self._pending.count == CAPACITY:
             self.flush()
-        self.rows[self.count] = row
-        self.count += 1
+        self._pending.append(row)
 
     def flush_if_due(self, now_ns: int) -> None:
         """Write the buffered rows if a second has passed since the last write."""
@@ -77,11 +56,11 @@ class RowStream:
 
     def flush(self) -> None:
         """Write the buffered rows."""
-        if self.count:
-            held = self.rows[: self.count]
+        if count := self._pending.count:
+            held = self.rows[:count]
             columns = [_column(held[field.name], field.type) for field in self._schema]
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-            self.count = 0
+            self._pending.set_written()
         self._flushed_ns = time.monotonic_ns()
 
     def close(self) -> None:
@@ -89,6 +68,7 @@ class RowStream:
         self.flush()
         self._writer.close()
         self._file.close()
+        self._pending.remove()
 
 
 def _column(
@@ -102,12 +82,16 @@ def _column(
 
 
 def read_rows(path: Path, row: np.dtype[np.void]) -> Rows:
-    """Return the rows of all complete batches of a stream.
+    """Return the rows of all complete batches of a stream, and those that follow them.
 
-    The result is empty if the file does not exist or was cut off in its first batch.
+    The result is empty if the stream does not exist.
+
+    Raises:
+        ValueError: the file of the pending rows is damaged.
     """
     parts = [split_records(batch, row) for batch in _batches(path)] if path.exists() else []
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=row)
+    in_stream = sum(map(len, parts))
+    return np.concatenate([*parts, read_pending_rows(path, row, in_stream)])
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from laggard.analysis.formats.export.registry import EXPORT_FORMATS
-from laggard.cli.error_handling import handle_errors
+from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import json_option, runs_option
 from laggard.cli.result_output import print_result
 from laggard.core.text.terminal_output import print_text
@@ -18,6 +18,7 @@ from laggard.core.text.terminal_output import print_text
 @click.argument("run", metavar="RUN")
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def report_run(run: str, runs: Path, as_json: bool) -> None:
     """Analyze a run again and rewrite its report.
@@ -26,9 +27,10 @@ def report_run(run: str, runs: Path, as_json: bool) -> None:
     latest run.
     """
     from laggard.run_folder.analyze import analyze_folder
-    from laggard.run_folder.store import find_run, load_record
+    from laggard.run_folder.recovery import find_collected_run
+    from laggard.run_folder.store import load_record
 
-    folder = find_run(run, runs)
+    folder = find_collected_run(run, runs)
     analyze_folder(folder)
     print_result(load_record(folder), folder, as_json=as_json)
 
@@ -67,6 +69,7 @@ def _refuse_old_option(
     "--instead", multiple=True, hidden=True, expose_value=False, callback=_refuse_old_option
 )
 @json_option
+@keep_own_status
 @handle_errors
 def analyze_trace(
     path: Path,
@@ -84,14 +87,16 @@ def analyze_trace(
     every command can read. If PATH is a run folder, they are written into it.
     """
     from laggard.run_folder.analyze import analyze_path
+    from laggard.run_folder.recovery import find_collected_run, recover_run
     from laggard.run_folder.results import build_analysis_document, format_analysis
-    from laggard.run_folder.store import find_run
     from laggard.run_folder.strategy_estimates import estimate_strategies, parse_strategies
 
     # An invalid strategy is reported before the analysis, which may take minutes.
     parse_strategies(strategies)
-    if not path.exists():
-        path = find_run(str(path), runs)
+    if path.exists():
+        recover_run(path)
+    else:
+        path = find_collected_run(str(path), runs)
     folder = analyze_path(path, out, runs, reference=reference is not None)
     document, text = build_analysis_document(folder), format_analysis(folder)
     if strategies:
@@ -116,6 +121,7 @@ def analyze_trace(
 )
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: bool) -> None:
     """Export a run for other tools.
@@ -124,9 +130,9 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
     latest run.
     """
     from laggard.run_folder.export import export_run
-    from laggard.run_folder.store import find_run
+    from laggard.run_folder.recovery import find_collected_run
 
-    exported = export_run(find_run(run, runs), kind, out)
+    exported = export_run(find_collected_run(run, runs), kind, out)
     if as_json:
         paths = [str(path) for path in exported.paths]
         print_text(json.dumps({"paths": paths, "notes": list(exported.notes)}))
@@ -154,9 +160,9 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
         format_comparison,
         to_comparison_document,
     )
-    from laggard.run_folder.store import find_run
+    from laggard.run_folder.recovery import find_collected_run
 
-    setups, left_out = compare_folders([find_run(each, runs) for each in run])
+    setups, left_out = compare_folders([find_collected_run(each, runs) for each in run])
     print_text(
         json.dumps(to_comparison_document(setups, left_out), indent=2)
         if as_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laggard.cli.error_handling import handle_errors
+from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import fidelity_option, json_option, links_option, runs_option
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @runs_option
 @fidelity_option
+@keep_own_status
 @handle_errors
 def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
     """Run every combination of the values in a campaign file.
@@ -59,6 +60,7 @@ def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
 )
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def evaluate_analysis(
     full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool
@@ -105,6 +107,7 @@ def evaluate_analysis(
 @links_option
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def verify_machine(
     scenario: Path | None, rounds: int, links: str, runs: Path, as_json: bool

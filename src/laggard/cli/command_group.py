@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TextIO
 
 import click
 
-from laggard.cli.error_handling import ENVIRONMENT_ERRORS, print_error, to_input_error
-from laggard.core.text.terminal_output import discard_output
+from laggard.cli.error_handling import (
+    ENVIRONMENT_ERRORS,
+    print_error,
+    report_lost_output,
+    to_input_error,
+)
+from laggard.core.text.standard_streams import protect_standard_streams
 
 Sections = Mapping[str, Sequence[tuple[click.Command, str]]]
 """Commands with an example each, by the title of their section."""
@@ -36,15 +41,20 @@ class CommandGroup(click.Group):
                 self.add_command(command)
 
     def main(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
-        """Run the command line; errors outside of a command, as in click's help, are handled here.
+        """Run the command line, with streams whose writes never fail.
 
-        Commands handle their own (see `handle_errors`).
+        Errors outside of a command, as in click's help, are handled here. Commands handle their own
+        (see `handle_errors`).
         """
+        protect_standard_streams()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            # From here on, an interrupt is handled (see `laggard.__main__`).
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().main(*args, **kwargs)  # type: ignore[call-overload]
+        except SystemExit as end:
+            raise report_lost_output(end) from end
         except ENVIRONMENT_ERRORS as error:
-            for stream in (sys.stdout, sys.stderr):
-                _flush_or_discard(stream)
             sys.exit(print_error(to_input_error(error)))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -59,11 +69,3 @@ class CommandGroup(click.Group):
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
-
-
-def _flush_or_discard(stream: TextIO) -> None:
-    """Discard what a stream cannot write, or the interpreter would fail again when it exits."""
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        discard_output(stream)

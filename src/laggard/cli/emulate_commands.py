@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laggard.cli.error_handling import handle_errors
+from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.core.errors import InputError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     help="End after this time, such as 10min; by default at Ctrl-C.",
 )
 @json_option
+@keep_own_status
 @handle_errors
 def emulate_scenario(
     scenario: Path,
@@ -119,6 +120,7 @@ def _parse_duration(duration: str | None) -> float | None:
     "--run", metavar="RUN", help="Run folder or id of the emulation, if several are running."
 )
 @runs_option
+@keep_own_status
 @handle_errors
 def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path) -> int:
     """Open a shell or run a COMMAND in an emulated host.
@@ -126,6 +128,11 @@ def open_shell(host: str, command: tuple[str, ...], run: str | None, runs: Path)
     The command is limited to the host's CPU share. HOST is a host's name, or a pattern that
     matches only one host. The command sees your files and runs as your user, but with the host's
     network, host name and processes. Options must precede HOST.
+
+    The emulation must be one of your own user. The command may change the host's network, but not
+    mount, or change the machine, not even as root. Of your environment it gets TERM, COLORTERM,
+    LANG, LANGUAGE, LC_*, HOME, PATH, USER, LOGNAME, SHELL, TZ, TMPDIR, PYTHONPATH and VIRTUAL_ENV;
+    `laggard ssh HOST env NAME=VALUE COMMAND` sets others.
     """
     from laggard.emulate.host_shell import find_emulation, run_in_host
 
@@ -156,6 +163,7 @@ def show_link_table(run: str | None, runs: Path, every: float, as_json: bool) ->
 
     folder = find_emulation(run, runs)
     if as_json:
-        print_text(json.dumps(read_links(folder), indent=2))
+        links = [link.model_dump(mode="json") for link in read_links(folder)]
+        print_text(json.dumps(links, indent=2))
     else:
         show_links(folder, every)

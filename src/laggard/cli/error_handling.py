@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
+from laggard.core.disk_space import describe_os_error
 from laggard.core.errors import EXIT_INTERRUPTED, InputError, LaggardError, ScenarioError
+from laggard.core.text.standard_streams import find_lost_output
 from laggard.core.text.terminal_output import print_text
 
 log = logging.getLogger(__name__)
@@ -45,14 +49,54 @@ def handle_errors(
     return run
 
 
+class OwnStatusExit(SystemExit):
+    """Exit of a command that has other results than its output, and that lost output never fails.
+
+    A run, for example, has its run folder.
+    """
+
+
+def keep_own_status(
+    command: Callable[CommandParameters, None],
+) -> Callable[CommandParameters, None]:
+    """Let a command end with the exit status of its work, although its output may be lost."""
+
+    @wraps(command)
+    def run(*args: CommandParameters.args, **kwargs: CommandParameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except SystemExit as end:
+            raise OwnStatusExit(end.code) from end
+
+    return run
+
+
+def report_lost_output(end: SystemExit) -> SystemExit:
+    """Report lost standard output, and return the exit of the program.
+
+    A command that only prints has failed then. A reader that has ended, as in `| head`, is normal:
+    nothing is printed, and the status is that of a program that SIGPIPE ended.
+    """
+    error = find_lost_output()
+    if error is None:
+        return end
+    has_failed = end.code or isinstance(end, OwnStatusExit)
+    if error.errno == errno.EPIPE:
+        return end if has_failed else SystemExit(128 + signal.SIGPIPE)
+    kind = "warning" if isinstance(end, OwnStatusExit) else "error"
+    print_text(
+        f"{kind}: standard output: {error.strerror}, so some of the output is lost — free space"
+        " there, or redirect it to a file",
+        err=True,
+    )
+    return end if has_failed else SystemExit(1)
+
+
 def to_input_error(error: Exception) -> InputError:
     """Convert an exception of `ENVIRONMENT_ERRORS`; its traceback is logged with `-v`."""
     log.info("traceback of the error", exc_info=error)
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return InputError(
-            f"{where}{error.strerror} — check the path, its permissions and the free space"
-        )
+        return InputError(describe_os_error(error))
     details = str(error).strip().partition("\n")[0]
     name = type(error).__name__
     return InputError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laggard.cli.error_handling import handle_errors
+from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @scenario_argument
 @continuum_options
 @json_option
+@keep_own_status
 @handle_errors
 @testbed_options
 def run_scenario(
@@ -88,6 +89,7 @@ def _require_remote_options(links: Requested, dilation: float | None) -> None:
 @click.command("demo")
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def run_demo(runs: Path, as_json: bool) -> int:
     """Run the quickstart scenario, which takes about three minutes.
@@ -127,6 +129,7 @@ def print_runs(runs: Path, as_json: bool) -> None:
 @click.argument("run", metavar="[RUN]", required=False)
 @runs_option
 @json_option
+@keep_own_status
 @handle_errors
 def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
     """Release the nodes that a killed run still holds on a testbed.
@@ -136,6 +139,7 @@ def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
     from laggard.remote.destroy import destroy_run, destroy_runs
     from laggard.run_folder.store import find_run
 
-    report = destroy_run(find_run(run, runs)) if run else destroy_runs(runs)
+    # An empty RUN is a mistake, such as an unset variable, and must not mean all runs.
+    report = destroy_runs(runs) if run is None else destroy_run(find_run(run, runs))
     print_text(report.to_json() if as_json else report.text())
     return 1 if report.held or report.refused else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from laggard.cli.error_handling import handle_errors
+from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import json_option, scenario_argument, set_option
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
 from laggard.core.text.terminal_output import print_text
@@ -15,6 +15,7 @@ from laggard.core.text.terminal_output import print_text
 
 @click.command("init")
 @click.argument("folder", type=click.Path(path_type=Path))
+@keep_own_status
 @handle_errors
 def init_scenario(folder: Path) -> None:
     """Create a new scenario from a commented template."""

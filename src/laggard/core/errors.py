@@ -6,6 +6,7 @@
     │   └── RunFolderError          a run folder or trace that does not have its claimed format
     │       ├── FileReadError       a file that is missing, too large or not a regular file
     │       └── TraceFormatError    a trace of another tool; carries the file and the place in it
+    ├── OutputError                 a file of a run cannot be written, because the disk is full, say
     ├── PrerequisiteError           this machine lacks something; carries the command that grants it
     ├── DeploymentError             hosts could not be reserved, created or prepared
     ├── EmulationError              a constraint could not be applied
@@ -114,6 +115,10 @@ class TraceFormatError(RunFolderError):
         super().__init__(
             escape_unprintable(f"{path}:{f' {where}:' if where else ''} {reason} — {fix}")
         )
+
+
+class OutputError(LaggardError):
+    """File of a run that cannot be written."""
 
 
 class PrerequisiteError(LaggardError):

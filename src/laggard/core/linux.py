@@ -34,12 +34,35 @@ MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 
+CAP_CHOWN = 0
+CAP_DAC_OVERRIDE = 1
+CAP_DAC_READ_SEARCH = 2
+CAP_FOWNER = 3
+CAP_FSETID = 4
+CAP_KILL = 5
+CAP_SETGID = 6
+CAP_SETUID = 7
+CAP_SETPCAP = 8
+CAP_NET_BIND_SERVICE = 10
 CAP_NET_ADMIN = 12
+CAP_NET_RAW = 13
+CAP_IPC_LOCK = 14
+CAP_SYS_CHROOT = 18
+CAP_SYS_PTRACE = 19
 CAP_SYS_ADMIN = 21
+CAP_SYS_NICE = 23
+CAP_SYS_RESOURCE = 24
+CAP_SETFCAP = 31
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_CAPBSET_READ = 23
+_PR_CAPBSET_DROP = 24
 _PR_SET_TIMERSLACK = 29
+# Header and data of capset(2), version 3: effective, permitted and inheritable capabilities, the
+# lower 32 of each first.
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
+_CAPABILITY_DATA = struct.Struct("=6I")
 _TIMER_ABSOLUTE = 1
 # glibc does not wrap sched_setattr(2): these are its number on each architecture, and its argument,
 # a `struct sched_attr`.
@@ -116,6 +139,36 @@ def effective_capabilities() -> int:
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
+
+
+def limit_capabilities(kept: frozenset[int]) -> None:
+    """Drop all capabilities of the calling thread that are not in `kept`, also for later programs.
+
+    A program that the thread executes cannot get them back, not even as root.
+    """
+    number = 0
+    # The kernel refuses the first number that is no capability of its version.
+    while (in_bounds := _libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0)) >= 0:
+        if in_bounds and number not in kept:
+            _check(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "prctl")
+        number += 1
+    mask = effective_capabilities() & sum(1 << each for each in kept)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = _CAPABILITY_DATA.pack(low, low, 0, high, high, 0)
+    _check(_libc.capset(ctypes.c_char_p(_CAPABILITY_HEADER), ctypes.c_char_p(data)), "capset")
+
+
+def user_ids(pid: int) -> tuple[int, ...]:
+    """Return the real, effective, saved and file-system user ids of a process (proc(5)).
+
+    Raises:
+        OSError: there is no such process
+    """
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    for line in status.splitlines():
+        if line.startswith("Uid:"):
+            return tuple(int(word) for word in line.split()[1:])
+    return ()
 
 
 def thread_names() -> tuple[str, ...]:

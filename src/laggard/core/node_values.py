@@ -16,6 +16,7 @@ LARGEST = 1 << 62
 """Largest number in a message: the difference of two such numbers fits into 64 bits."""
 
 _MOST_TEXT = 1 << 17
+_MOST_PATH = 1024
 _MOST_RANKS = 1 << 20
 
 Number = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
@@ -41,8 +42,18 @@ def _keep_end(text: str) -> str:
     return text[-_MOST_TEXT:]
 
 
+def is_node_path(path: str) -> bool:
+    """Return whether a text has the form of `NodePath`."""
+    return (
+        path.startswith("/")
+        and path.isprintable()
+        and ".." not in path.split("/")
+        and len(path) <= _MOST_PATH
+    )
+
+
 def _require_node_path(path: str) -> str:
-    if not path.startswith("/") or not path.isprintable() or ".." in path.split("/"):
+    if not is_node_path(path):
         raise ValueError(f"{path[:100]!a} is no path on a node: it must be absolute and printable")
     return path
 
@@ -53,7 +64,7 @@ ShortText = Annotated[str, Field(max_length=500), AfterValidator(escape_unprinta
 MessageText = Annotated[str, AfterValidator(_keep_end), AfterValidator(escape_lines)]
 """Text of several lines for the user, such as the end of a log; only the end of a long one."""
 
-NodePath = Annotated[str, Field(max_length=1024), AfterValidator(_require_node_path)]
+NodePath = Annotated[str, Field(max_length=_MOST_PATH), AfterValidator(_require_node_path)]
 """Absolute path on a node."""
 
 

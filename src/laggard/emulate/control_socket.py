@@ -1,61 +1,66 @@
 """Unix socket in the run folder over which commands send requests to a running emulation.
 
-Each connection carries one request and its answers as JSON, one line each. Namespaces are passed
-as descriptors with an answer. The kernel identifies the sender (SO_PEERCRED, unix(7)). Other users
-are rejected. The process id of a sender in the sandbox is its id in the sandbox's PID namespace.
+Each connection carries one request and its reply as JSON, one line each. Namespaces are passed as
+descriptors with a reply. Each side checks the user of the other one (see `control_peer`). The
+process id of a sender in the sandbox is its id in the sandbox's PID namespace.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
-from laggard.core.errors import InputError, LaggardError, RunFolderError
-from laggard.core.files.input_files import JsonDocument
-from laggard.core.run_schema import Record
+from laggard.core.errors import LaggardError, RunFolderError
+from laggard.core.node_values import NodeMessage, describe_invalid
+from laggard.emulate.control_messages import ControlRequest, EnterReply, ErrorReply
+from laggard.emulate.control_peer import (
+    Peer,
+    forbid_writing_by_others,
+    read_peer,
+    require_accepted_sender,
+    require_own_folder,
+    require_own_server,
+    require_own_socket,
+)
+from laggard.layers_services.local.joining import NAMESPACE_COUNT, require_own_namespaces
 
 SOCKET_NAME = "control.sock"
 _REQUEST_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 90.0
-_MAX_REQUEST_BYTES = 4096
+_MAX_REQUEST_BYTES = 8192
+_MAX_REPLY_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 16
+# More than a reply may have, so that one with too many is noticed.
 _MAX_DESCRIPTORS = 16
-# struct ucred of unix(7): process, user and group id.
-_CREDENTIALS = struct.Struct("3i")
-
-
-class ControlRequest(Record):
-    """Request to `enter` a host, `hold` the sender to a CPU share, or list the `links`."""
-
-    action: Literal["enter", "hold", "links"]
-    host: str = ""
-    interactive: bool = False
+Reply = TypeVar("Reply", bound=NodeMessage)
 
 
 @dataclass(frozen=True)
 class ControlReply:
-    """Answer to a request; `descriptors` are sent with it, and the sender must close them."""
+    """Reply to a request; `descriptors` are sent with it, and the sender must close them."""
 
-    content: Mapping[str, JsonDocument]
+    message: NodeMessage
     descriptors: Sequence[int] = ()
 
 
 ControlHandler = Callable[[ControlRequest, int], Iterator[ControlReply]]
 """Function that answers the request of a process. It is a generator and is resumed after each
-answer was sent."""
+reply was sent."""
 
 
 class ControlSocket:
     """Listening end of the socket, inside the sandbox; use it as a context manager.
+
+    Other users lose the right to write to the run folder, because they could replace the socket.
 
     Args:
         folder: run folder
@@ -64,11 +69,12 @@ class ControlSocket:
     def __init__(self, folder: Path) -> None:
         self._path = folder / SOCKET_NAME
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with _open_short_path(folder) as short:
+        with _open_folder(folder) as descriptor:
             # The socket file is accessible to its owner only from the beginning.
             umask_before = os.umask(0o177)
             try:
-                self._listener.bind(f"{short}/{SOCKET_NAME}")
+                forbid_writing_by_others(descriptor)
+                self._listener.bind(_shorten(descriptor))
             except OSError as error:
                 self._listener.close()
                 raise RunFolderError(
@@ -107,20 +113,20 @@ class ControlSocket:
 
     @staticmethod
     def _handle_connection(connection: socket.socket, handler: ControlHandler) -> None:
-        pid, uid, _ = _CREDENTIALS.unpack(
-            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
         try:
-            if uid != os.geteuid():
-                raise InputError("this emulation belongs to another user")
-            request = ControlRequest.model_validate_json(_read_line(connection, _MAX_REQUEST_BYTES))
-            for reply in handler(request, pid):
+            peer = read_peer(connection)
+            # Closing a connection with unread data would discard the refusal.
+            line = _read_line(connection, _MAX_REQUEST_BYTES, _REQUEST_TIMEOUT_S)
+            require_accepted_sender(peer)
+            request = ControlRequest.model_validate_json(line)
+            for reply in handler(request, peer.pid):
                 _send_reply(connection, reply)
-        except (LaggardError, ValidationError) as error:
-            _send_reply(
-                connection,
-                ControlReply({"error": str(error), "status": getattr(error, "exit_status", 1)}),
-            )
+        except ValidationError as error:
+            message = f"the request is not valid: {describe_invalid(error)}"
+            _send_reply(connection, ControlReply(ErrorReply(error=message, status=2)))
+        except LaggardError as error:
+            refusal = ErrorReply(error=str(error), status=error.exit_status)
+            _send_reply(connection, ControlReply(refusal))
 
 
 class RefusedRequestError(LaggardError):
@@ -131,34 +137,77 @@ class RefusedRequestError(LaggardError):
         super().__init__(message)
 
 
-def send_request(
-    folder: Path, request: ControlRequest
-) -> tuple[dict[str, JsonDocument], tuple[int, ...]]:
-    """Send a request to a running emulation.
+class InvalidReplyError(LaggardError):
+    """Error for a reply that does not have the type or the bounds of a reply of Laggard's."""
+
+
+def send_request(folder: Path, request: ControlRequest, expected: type[Reply]) -> Reply:
+    """Send a request to a running emulation and return its reply.
 
     Args:
         folder: run folder of the emulation
         request: request to send
-
-    Returns:
-        The answer and the descriptors that came with it, which the caller must close.
+        expected: type of the reply
 
     Raises:
         RunFolderError: no emulation is running in this folder
+        InputError: the folder or the emulation is another user's
+        InvalidReplyError: the reply is not one of Laggard's
         RefusedRequestError: the emulation refuses the request, with its reason
     """
+    with ExitStack() as undo:
+        reply, descriptors, _ = _exchange(folder, request, expected, undo)
+        _require_descriptors(folder, descriptors, 0)
+    return reply
+
+
+def request_entry(folder: Path, host: str) -> tuple[EnterReply, tuple[int, ...]]:
+    """Request the namespaces of a host, and check that they are those of the answering process.
+
+    Args:
+        folder: run folder of the emulation
+        host: name of the host, or a pattern that matches only it
+
+    Returns:
+        The reply, and descriptors for `enter_namespaces`, which closes them.
+
+    Raises:
+        DeploymentError: the namespaces are not those of a sandbox of the caller's user
+        LaggardError: as for `send_request`
+    """
+    with ExitStack() as undo:
+        request = ControlRequest(action="enter", host=host)
+        reply, descriptors, peer = _exchange(folder, request, EnterReply, undo)
+        _require_descriptors(folder, descriptors, NAMESPACE_COUNT)
+        require_own_namespaces(descriptors, peer.pid)
+        undo.pop_all()
+    return reply, descriptors
+
+
+def _exchange(
+    folder: Path, request: ControlRequest, expected: type[Reply], undo: ExitStack
+) -> tuple[Reply, tuple[int, ...], Peer]:
+    """Send a request and receive the reply; `undo` closes the descriptors that come with it."""
+    try:
+        with _connect(folder) as connection:
+            peer = read_peer(connection)
+            require_own_server(peer, folder)
+            connection.sendall(request.model_dump_json().encode() + b"\n")
+            line, descriptors = _receive_reply(connection, undo)
+    except OSError as error:
+        raise _create_not_running_error(folder) from error
+    return _parse_reply(folder, line, expected), descriptors, peer
+
+
+@contextmanager
+def _connect(folder: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_REPLY_TIMEOUT_S)
-        try:
-            with _open_short_path(folder) as short:
-                connection.connect(f"{short}/{SOCKET_NAME}")
-            connection.sendall(request.model_dump_json().encode() + b"\n")
-            content, descriptors = _receive_reply(connection)
-        except OSError as error:
-            raise _create_not_running_error(folder) from error
-    if "error" in content:
-        raise RefusedRequestError(str(content["error"]), int(str(content.get("status", 1))))
-    return content, descriptors
+        with _open_folder(folder) as descriptor:
+            require_own_folder(descriptor, folder)
+            require_own_socket(descriptor, SOCKET_NAME, folder)
+            connection.connect(_shorten(descriptor))
+        yield connection
 
 
 def _create_not_running_error(folder: Path) -> RunFolderError:
@@ -167,46 +216,79 @@ def _create_not_running_error(folder: Path) -> RunFolderError:
     )
 
 
-def _receive_reply(connection: socket.socket) -> tuple[dict[str, JsonDocument], tuple[int, ...]]:
-    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _MAX_DESCRIPTORS)
-    # Received descriptors would stay open if the rest of the answer did not arrive.
-    with ExitStack() as undo:
-        for descriptor in descriptors:
-            undo.callback(os.close, descriptor)
-            os.set_inheritable(descriptor, False)
-        received = bytearray(data)
-        while not received.endswith(b"\n"):
-            more = connection.recv(1 << 16)
-            if not more:
-                raise ConnectionResetError("the answer is incomplete")
-            received += more
-        content: dict[str, JsonDocument] = json.loads(received)
-        undo.pop_all()
-    return content, tuple(descriptors)
+def _create_invalid_error(folder: Path, reason: str) -> InvalidReplyError:
+    return InvalidReplyError(
+        f"{folder}: the emulation's reply is not valid ({reason}); it may be of another version of"
+        " Laggard — end it, and start it again with `laggard emulate SCENARIO`"
+    )
+
+
+def _parse_reply(folder: Path, line: bytes, expected: type[Reply]) -> Reply:
+    if len(line) > _MAX_REPLY_BYTES:
+        raise _create_invalid_error(folder, f"it is longer than {_MAX_REPLY_BYTES} bytes")
+    try:
+        if line.startswith(b'{"error":'):
+            refusal = ErrorReply.model_validate_json(line)
+            raise RefusedRequestError(refusal.error, refusal.status)
+        return expected.model_validate_json(line)
+    except ValidationError as error:
+        raise _create_invalid_error(folder, describe_invalid(error)) from error
+
+
+def _require_descriptors(folder: Path, descriptors: Sequence[int], count: int) -> None:
+    if len(descriptors) != count:
+        raise _create_invalid_error(
+            folder, f"{len(descriptors)} descriptors came with it, and {count} belong to it"
+        )
+
+
+def _receive_reply(connection: socket.socket, undo: ExitStack) -> tuple[bytes, tuple[int, ...]]:
+    data, descriptors, _, _ = socket.recv_fds(connection, _CHUNK_BYTES, _MAX_DESCRIPTORS)
+    for descriptor in descriptors:
+        undo.callback(os.close, descriptor)
+        os.set_inheritable(descriptor, False)
+    return _read_line(connection, _MAX_REPLY_BYTES, _REPLY_TIMEOUT_S, data), tuple(descriptors)
 
 
 def _send_reply(connection: socket.socket, reply: ControlReply) -> None:
-    data = json.dumps(reply.content).encode() + b"\n"
+    data = reply.message.model_dump_json().encode() + b"\n"
     # Descriptors are sent with the first bytes; the kernel may accept only some of the data.
     sent = socket.send_fds(connection, [data], list(reply.descriptors)) if reply.descriptors else 0
     connection.sendall(data[sent:])
 
 
-def _read_line(connection: socket.socket, max_bytes: int) -> bytes:
-    line = bytearray()
-    while not line.endswith(b"\n") and len(line) < max_bytes:
-        chunk = connection.recv(max_bytes)
+def _read_line(
+    connection: socket.socket, max_bytes: int, timeout_s: float, beginning: bytes = b""
+) -> bytes:
+    """Read one line, or one byte more than `max_bytes`, within `timeout_s` seconds in all.
+
+    Raises:
+        ConnectionResetError: the connection ended before the line
+        TimeoutError: the line was not complete in time
+    """
+    line = bytearray(beginning)
+    deadline = time.monotonic() + timeout_s
+    while not line.endswith(b"\n") and len(line) <= max_bytes:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError("the line is incomplete")
+        connection.settimeout(remaining_s)
+        chunk = connection.recv(min(_CHUNK_BYTES, max_bytes + 1 - len(line)))
         if not chunk:
-            break
+            raise ConnectionResetError("the line is incomplete")
         line += chunk
     return bytes(line)
 
 
 @contextmanager
-def _open_short_path(folder: Path) -> Iterator[str]:
-    """Yield a short path of the folder, because a socket's address is limited to 107 bytes."""
+def _open_folder(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}"
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _shorten(descriptor: int) -> str:
+    """Return a short path of the socket, because a socket's address is limited to 107 bytes."""
+    return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from laggard.core.errors import EmulationError, FidelityError, InputError
-from laggard.core.files.input_files import JsonDocument
 from laggard.core.hosts import Host, select_hosts
+from laggard.core.node_values import is_node_path
 from laggard.core.run_schema import RunRecord
-from laggard.emulate.control_socket import ControlReply, ControlRequest, ControlSocket
+from laggard.emulate.control_messages import ControlRequest, EnterReply, HoldReply, LinksReply
+from laggard.emulate.control_socket import ControlReply, ControlSocket
 from laggard.emulate.output import EmulationStatus, build_link_document
 from laggard.layers_services.local.joining import open_namespaces
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
@@ -47,6 +45,8 @@ from laggard.scenario.load import Scenario
 
 _POLL_INTERVAL_S = 0.2
 _ACTIVITY = "it was up"
+_ENDING_S = 30.0
+"""Time after the user's signal, which is the usual end of an emulation, to write its counters."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,16 @@ def run_emulation(
         context.journal.display.close()
 
     return run_in_sandbox(
-        scenario, options, lambda context: _run_in_sandbox(context, callbacks, for_s), finalize
+        scenario,
+        options,
+        lambda context: _run_in_sandbox(context, callbacks, for_s),
+        finalize,
+        _ENDING_S,
     )
 
 
 def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: float | None) -> int:
     """Run the emulation inside the sandbox and record every outcome in the run's record."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise_interrupt)
     try:
         with (
             open_continuum(context, lambda: None) as continuum,
@@ -119,10 +121,6 @@ def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: f
     finally:
         context.journal.display.close()
     return 0
-
-
-def _raise_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _list_endpoints(context: RunContext, continuum: Continuum) -> dict[str, ProbeEndpoint]:
@@ -220,9 +218,8 @@ class _Emulation:
 
     def _handle_request(self, request: ControlRequest, pid: int) -> Iterator[ControlReply]:
         if request.action == "links":
-            yield ControlReply(
-                {"links": [build_link_document(link) for link in self._measure_links()]}
-            )
+            links = tuple(build_link_document(link) for link in self._measure_links())
+            yield ControlReply(LinksReply(links=links))
             return
         host = select_one_host(request.host, self.context.scenario.hosts)
         if request.action == "enter":
@@ -230,28 +227,10 @@ class _Emulation:
             with open_namespaces(
                 namespaces.path(host.name), namespaces.uts_path(host.name)
             ) as descriptors:
-                content: dict[str, JsonDocument] = {
-                    "host": host.name,
-                    "address": host.address,
-                    "environment": self._create_environment(host),
-                }
-                yield ControlReply(content, descriptors)
+                yield ControlReply(_create_entry(host), descriptors)
         else:
-            yield ControlReply(
-                {"held": self._limit_process(host, pid, interactive=request.interactive)}
-            )
-
-    def _create_environment(self, host: Host) -> dict[str, JsonDocument]:
-        """Return the variables to add to the environment of a command in the host."""
-        variables: dict[str, JsonDocument] = {
-            "LAGGARD_HOST": host.name,
-            "LAGGARD_ADDRESS": host.address,
-        }
-        if host.ipv6:
-            variables["LAGGARD_IPV6"] = host.ipv6[0]
-        return variables | {
-            name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ
-        }
+            held = self._limit_process(host, pid, interactive=request.interactive)
+            yield ControlReply(HoldReply(held=held))
 
     def _limit_process(self, host: Host, pid: int, *, interactive: bool) -> bool:
         """Limit a process to the host's CPU share and return whether it is limited.
@@ -281,6 +260,22 @@ class _Emulation:
         look = Look(time.monotonic_ns(), self.continuum.links.counters())
         last, self._last_counters = self._last_counters, look
         return live_links(groups, current, measured, last, look, dilation)
+
+
+def _create_entry(host: Host) -> EnterReply:
+    return EnterReply(
+        host=host.name,
+        address=host.address,
+        ipv6=host.ipv6[0] if host.ipv6 else None,
+        home=_read_folder_variable("HOME"),
+        temporary=_read_folder_variable("TMPDIR"),
+    )
+
+
+def _read_folder_variable(name: str) -> str | None:
+    """Return a folder that the environment names, unless it cannot be part of a reply."""
+    folder = os.environ.get(name, "")
+    return folder if is_node_path(folder) else None
 
 
 def select_one_host(pattern: str, hosts: Sequence[Host]) -> Host:

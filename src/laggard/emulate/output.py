@@ -8,6 +8,7 @@ from pathlib import Path
 
 from laggard.core.files.input_files import JsonDocument
 from laggard.core.hosts import Host
+from laggard.emulate.control_messages import ConstraintDocument, LinkDocument
 from laggard.network_emulation.fidelity.live_links import LiveLink
 from laggard.network_emulation.link_plan import Constraint
 from laggard.run_folder.fidelity_violations import (
@@ -109,28 +110,28 @@ def _format_percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def build_link_document(link: LiveLink) -> dict[str, JsonDocument]:
+def build_link_document(link: LiveLink) -> LinkDocument:
     """Build the JSON document of a live link; every quantity is in virtual units."""
     group = link.group
-    return {
-        "src_layer": group.src_layer,
-        "dst_layer": group.dst_layer,
-        "pairs": [[src, dst] for src, dst in group.pairs],
-        "requested": _build_constraint_document(group.requested),
-        "current": _build_constraint_document(group.current),
-        "requested_rtt_ms": link.requested_rtt_ms,
-        "rtt_ms": link.rtt_ms,
-        "carried_mbps": link.carried_mbps,
-        "dropped": link.dropped,
-    }
+    return LinkDocument(
+        src_layer=group.src_layer,
+        dst_layer=group.dst_layer,
+        pairs=group.pairs,
+        requested=_build_constraint_document(group.requested),
+        current=_build_constraint_document(group.current),
+        requested_rtt_ms=link.requested_rtt_ms,
+        rtt_ms=link.rtt_ms,
+        carried_mbps=link.carried_mbps,
+        dropped=link.dropped,
+    )
 
 
-def _build_constraint_document(constraint: Constraint) -> dict[str, JsonDocument]:
-    return {
-        "delay_ms": constraint.delay_ms,
-        "jitter_ms": constraint.jitter_ms,
-        "rate_mbps": constraint.rate_mbps,
-        "loss_percent": constraint.loss_percent,
-        "distribution": constraint.distribution,
-        "burst_packets": constraint.burst_packets,
-    }
+def _build_constraint_document(constraint: Constraint) -> ConstraintDocument:
+    return ConstraintDocument(
+        delay_ms=constraint.delay_ms,
+        jitter_ms=constraint.jitter_ms,
+        rate_mbps=constraint.rate_mbps,
+        loss_percent=constraint.loss_percent,
+        distribution=constraint.distribution,
+        burst_packets=constraint.burst_packets,
+    )

@@ -18,6 +18,7 @@ from pydantic import JsonValue, ValidationError
 from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.node_values import describe_invalid
 from laggard.layers_services.ssh.contained_files import open_contained
+from laggard.layers_services.ssh.host_keys import explain_refusal
 from laggard.layers_services.ssh.remote_processes import OutputLine, RemoteProcesses
 from laggard.remote.agent.messages import (
     AgentFailed,
@@ -384,4 +385,6 @@ class AgentPool:
 
 
 def _format_last_words(words: str) -> str:
+    if refusal := explain_refusal(words):
+        return f": {refusal}"
     return f"; its last error output:\n{words}" if words else ""

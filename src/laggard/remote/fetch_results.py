@@ -25,6 +25,7 @@ from laggard.remote.agent.node_clock import load_clock_fit
 from laggard.remote.agent.operations import FINALIZE_CLOCK, LIST_FILES
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
+from laggard.run_folder.counters import COUNTERS_FILE
 from laggard.scenario.load import Scenario
 from laggard.workloads.output.worker_output import WorkerOutputDir
 
@@ -202,7 +203,7 @@ def _write_traffic_counters(sources: Sequence[SourceRows], run_folder: Path) -> 
 
     The file is missing if training did not reach its end; then this does nothing.
     """
-    counters = run_folder / "counters.json"
+    counters = run_folder / COUNTERS_FILE
     if not counters.exists():
         return
     traffic = sorted(

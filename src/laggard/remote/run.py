@@ -7,6 +7,7 @@ after their release. Data is fetched before the release is tried.
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.run_schema import RunRecord
+from laggard.core.termination_signals import hold_signals
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh.ssh_config import write_ssh_config
@@ -41,7 +43,7 @@ from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
-from laggard.supervision.interrupts import interrupt_on_signals
+from laggard.supervision.child_process import ChildEnd, run_in_child
 from laggard.workloads.coordination.barrier_relay import BarrierHub
 from laggard.workloads.coordination.progress_relay import ProgressHub
 from laggard.workloads.plan import ENVIRONMENT
@@ -93,16 +95,35 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
     """
     # The plan comes before the run folder, so a refused scenario leaves no folder behind.
     plan = plan_machines(scenario, options.testbed)
-    folder, record = RunFolder.create(
-        options.runs,
-        create_record(scenario, options.testbed.name, "netem", options.command, plan.warnings),
-    )
-    with folder:
+    with ExitStack() as stack:
+        # From here on, a signal waits until a process can handle it.
+        stack.enter_context(hold_signals())
+        folder, record = RunFolder.create(
+            options.runs,
+            create_record(scenario, options.testbed.name, "netem", options.command, plan.warnings),
+        )
+        stack.enter_context(folder)
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         folder.logs.mkdir()
         folder.write_scenario(scenario.files())
-        with interrupt_on_signals():
-            state = _run_on_reserved_nodes(scenario, plan, options, journal)
+        ended = run_in_child(
+            lambda: _run_and_analyze(scenario, plan, options, journal),
+            "a remote run",
+            math.inf,
+            lambda: journal.display.show_message(
+                "ending: data is fetched and machines are released; a second signal ends at once"
+            ),
+        )
+        journal.reload()
+        _complete_record(journal, ended)
+        return journal.record, folder.path
+
+
+def _run_and_analyze(
+    scenario: Scenario, plan: MachinePlan, options: RemoteOptions, journal: Journal
+) -> int:
+    try:
+        state = _run_on_reserved_nodes(scenario, plan, options, journal)
         if state.trained is not None:
             began_s, ended_s = state.trained.began_s, state.trained.ended_s
             # Power meters can still be read after the release of the machines.
@@ -110,9 +131,29 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         if state.fetched is not None and state.fetched.has_begun:
             analyze_training(journal, scenario, state.fetched.done)
         else:
-            report_untrained_run(folder.path)
+            report_untrained_run(journal)
+    # This is the last place that can record an unexpected exception in the run folder.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
+        return record_failure(journal, error)
+    finally:
         journal.display.close()
-        return journal.record, folder.path
+    return 0
+
+
+def _complete_record(journal: Journal, ended: ChildEnd) -> None:
+    """Complete the record of a run whose process could not do so itself."""
+    held = [f"{job.site}:{job.job_id or '?'}" for job in journal.record.jobs if not job.released]
+    release = (
+        f"; it still holds {', '.join(held)} — `laggard destroy {journal.record.id}` releases it"
+        if held
+        else ""
+    )
+    if ended.is_second:
+        reason = f"ended at once by a second signal{release}"
+        journal.update(status="interrupted", error=reason)
+    elif journal.record.status == "running":
+        reason = f"the process of the run ended with status {ended.status}{release}"
+        journal.update(status="failed", error=reason)
 
 
 def _run_on_reserved_nodes(

@@ -6,8 +6,6 @@ cgroups, and the run folder reads as interrupted because no process holds its lo
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from pathlib import Path
 from laggard.core import fingerprint
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import RunRecord
+from laggard.core.termination_signals import TERMINATION_SIGNALS, hold_signals
 from laggard.layers_services.e2clab.manager_support import LOCAL
 from laggard.layers_services.e2clab.managers import manager_problems
 from laggard.layers_services.e2clab.services import service_warnings
@@ -34,15 +33,24 @@ from laggard.network_emulation.compute.cpu_plan import CpuPlan, plan_cpus, usabl
 from laggard.network_emulation.probe import BackendName, Requested, choose_backend, kernel_has_ipv6
 from laggard.run.controller import run_controller
 from laggard.run.run_context import RunContext
-from laggard.run_folder.collect import analyze_training, report_untrained_run
+from laggard.run_folder.collect import (
+    analyze_training,
+    collect_streams,
+    remove_streams,
+    report_untrained_run,
+)
 from laggard.run_folder.display import SilentDisplay, TextDisplay
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
-from laggard.run_folder.record import create_record
+from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
 from laggard.scenario.run_plan import count_reserved_cores
-from laggard.supervision.interrupts import TERMINATION_SIGNALS
+from laggard.supervision.child_process import run_in_child
+from laggard.supervision.interrupts import describe_interrupt, interrupt_on_signals
+
+ENDING_S = 2.0
+"""Time in which a run must end after a signal; the streams of a killed one are complete too."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ def run_local(scenario: Scenario, options: RunOptions) -> tuple[RunRecord, Path]
         PrerequisiteError: this machine lacks something; nothing was started.
         RunFolderError: the run folder cannot be created, or the sandbox would not see it.
     """
-    return run_in_sandbox(scenario, options, run_controller, _collect_results)
+    return run_in_sandbox(scenario, options, run_controller, _collect_results, ENDING_S)
 
 
 def run_in_sandbox(
@@ -93,6 +101,7 @@ def run_in_sandbox(
     options: RunOptions,
     run_inside: Callable[[RunContext], int],
     finalize: Callable[[RunContext, int], None],
+    ending_s: float,
 ) -> tuple[RunRecord, Path]:
     """Prepare a run of a scenario and execute it in a sandbox.
 
@@ -102,6 +111,7 @@ def run_in_sandbox(
         run_inside: function that runs in the sandbox and returns an exit status.
         finalize: function that runs outside afterwards; its second argument is that status, or 128
             plus the number of the signal that ended the sandbox.
+        ending_s: seconds after a signal in which `run_inside` must end; it is killed afterwards.
 
     Returns:
         The final record and the run folder.
@@ -126,6 +136,8 @@ def run_in_sandbox(
     if not kernel_has_ipv6():
         scenario = scenario.with_hosts(replace(host, ipv6=()) for host in scenario.hosts)
     with ExitStack() as stack:
+        # From here on, a signal waits until a process can handle it.
+        stack.enter_context(hold_signals())
         # The janitor outlives this process. It starts before the run folder exists, so that it does
         # not share the folder's lock.
         janitor = stack.enter_context(Janitor.start())
@@ -146,9 +158,55 @@ def run_in_sandbox(
             options.app_conf,
             options.fidelity,
         )
-        status = sandbox.run_in_sandbox(lambda: run_inside(context))
-        finalize(context, status)
+        try:
+            status = sandbox.run_in_sandbox(
+                lambda: _run_interruptible(context, run_inside), ending_s
+            )
+            _finalize_in_child(context, lambda: finalize(context, status))
+        except KeyboardInterrupt:
+            journal.reload()
+            journal.update(
+                status="interrupted",
+                error="ended at once by a second signal; its data is kept, and `laggard report"
+                f" {journal.record.id}` analyzes it",
+            )
         return journal.record, folder.path
+
+
+def _run_interruptible(context: RunContext, run_inside: Callable[[RunContext], int]) -> int:
+    with interrupt_on_signals():
+        return run_inside(context)
+
+
+def _finalize_in_child(context: RunContext, finalize: Callable[[], None]) -> None:
+    """Complete the record and analyze the data in a child process, which a signal can always end.
+
+    Raises:
+        KeyboardInterrupt: the user sent a second signal.
+    """
+
+    def finalize_recorded() -> int:
+        try:
+            finalize()
+        # This is the last place that can record an unexpected exception in the run folder.
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
+            return record_failure(context.journal, error)
+        return 0
+
+    ended = run_in_child(finalize_recorded, "the analysis of a run", ENDING_S)
+    if ended.is_second:
+        raise KeyboardInterrupt
+    journal = context.journal
+    journal.reload()
+    repeat = f"`laggard report {journal.record.id}` repeats it"
+    if journal.record.status != "running":
+        return
+    if ended.first is not None:
+        reason = f"{describe_interrupt(ended.first)} during the analysis; {repeat}"
+        journal.update(status="interrupted", error=reason)
+    else:
+        reason = f"the analysis ended with status {ended.status}; {repeat}"
+        journal.update(status="failed", error=reason)
 
 
 def _draft_record(
@@ -192,7 +250,7 @@ def _collect_results(context: RunContext, status: int) -> None:
     if context.output_dir.zero.exists():
         _collect_and_analyze(context)
     else:
-        report_untrained_run(context.folder)
+        report_untrained_run(context.journal)
     context.journal.display.close()
 
 
@@ -201,31 +259,11 @@ def _collect_and_analyze(context: RunContext) -> None:
 
     Afterwards the streams of its processes are removed.
     """
-    from laggard.workloads.plan import sampled_hosts
-    from laggard.workloads.tracing.collect import collect
-
-    with context.journal.stage("collect"):
-        scenario = context.scenario
-        sampled = sampled_hosts(scenario.workload, scenario.hosts)
-        collect(
-            context.output_dir.folder,
-            context.folder,
-            scenario.ranks,
-            context.dilation,
-            scenario.shares,
-            sampled,
-        )
-        done = (
-            json.loads(context.output_dir.done.read_text())
-            if context.output_dir.done.exists()
-            else None
-        )
-    if context.output_dir.checkpoint.exists():
-        shutil.move(
-            context.output_dir.checkpoint, context.folder / context.output_dir.checkpoint.name
-        )
-    analyze_training(context.journal, context.scenario, done)
-    shutil.rmtree(context.output_dir.folder)
+    folder, journal = context.folder, context.journal
+    with journal.stage("collect"):
+        done = collect_streams(folder, context.scenario, context.dilation)
+    analyze_training(journal, context.scenario, done)
+    remove_streams(folder)
 
 
 def finalize_record(context: RunContext, status: int) -> None:
@@ -235,8 +273,7 @@ def finalize_record(context: RunContext, status: int) -> None:
     if status and journal.record.status == "running":
         if status - 128 in TERMINATION_SIGNALS:
             journal.update(
-                status="interrupted",
-                error=f"the run was ended by {signal.Signals(status - 128).name}",
+                status="interrupted", error=describe_interrupt(signal.Signals(status - 128))
             )
             return
         journal.update(

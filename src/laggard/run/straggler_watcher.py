@@ -30,8 +30,8 @@ from laggard.core.virtual_time import Dilation
 from laggard.run.straggler_watcher_plan import WatcherPlan
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.following import RowFollower
+from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, Rows
 from laggard.workloads.tracing.source_rows import read_zero_ns
-from laggard.workloads.tracing.stream import LINK_ROW, SPAN_ROW, Rows
 
 LOGGER = logging.getLogger(__name__)
 POLL_INTERVAL_S = 1.0

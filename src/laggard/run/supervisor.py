@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from laggard.core.disk_space import describe_full_disk
 from laggard.core.errors import WorkerError
 from laggard.layers_services.local.launch import Exit, ForkServer
 from laggard.network_emulation.memory.watch import MemoryWatch
@@ -213,8 +214,10 @@ class Supervisor:
             if culprit.status < 0
             else f"exit status {culprit.status}"
         )
+        full_disk = describe_full_disk(self.output_dir.folder)
+        reason = f": {full_disk}" if full_disk else ""
         return WorkerError(
-            f"{process.name} died ({exit_text})",
+            f"{process.name} died ({exit_text}){reason}",
             process.rank,
             process.host,
             read_log_tail(process.log),

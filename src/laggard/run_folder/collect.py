@@ -10,14 +10,58 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard.core.run_schema import RunOutcome, RunStatus
+from laggard.core.files.input_files import read_json
+from laggard.core.run_schema import RunOutcome, RunRecord, RunStatus
+from laggard.core.virtual_time import Dilation
 from laggard.run_folder.analyze import analyze_if_trained, write_analysis
+from laggard.run_folder.counters import COUNTERS_FILE
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.outcome import RankUsage, compute_cost, compute_fairness
 from laggard.scenario.load import Scenario
+from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
+    from laggard.analysis.findings.analysis_result import AnalysisResult
     from laggard.analysis.tables.load_run import RunData
+
+
+STREAMS_FOLDER = "workers"
+"""Folder of the streams of a training on this machine, until they are in the tables."""
+
+
+def collect_streams(
+    folder: Path, scenario: Scenario, dilation: Dilation
+) -> Mapping[str, object] | None:
+    """Write the tables of a training on this machine from the streams of its processes.
+
+    The streams stay until `remove_streams`, so that this can be repeated after a kill.
+
+    Args:
+        folder: run folder.
+        scenario: scenario of the run.
+        dilation: ratio of real to virtual time.
+
+    Returns:
+        The statement of the first rank about the end of training; None if there is none.
+
+    Raises:
+        RunFolderError: a stream is damaged.
+    """
+    from laggard.workloads.plan import sampled_hosts
+    from laggard.workloads.tracing.collect import collect
+
+    output_dir = WorkerOutputDir(folder / STREAMS_FOLDER)
+    sampled = sampled_hosts(scenario.workload, scenario.hosts)
+    collect(output_dir.folder, folder, scenario.ranks, dilation, scenario.shares, sampled)
+    if output_dir.checkpoint.exists():
+        shutil.move(output_dir.checkpoint, folder / output_dir.checkpoint.name)
+    done = read_json(output_dir.done) if output_dir.done.exists() else None
+    return done if isinstance(done, dict) else None
+
+
+def remove_streams(folder: Path) -> None:
+    """Remove the streams of a training, whose content is in the tables."""
+    shutil.rmtree(folder / STREAMS_FOLDER, ignore_errors=True)
 
 
 def analyze_training(
@@ -34,38 +78,60 @@ def analyze_training(
 
     folder = journal.folder.path
     with journal.stage("analyze"):
-        run, status = load_run(folder), journal.record.status
-        # The controller leaves the status `running` if there was no error; `done` is set below.
-        ended = done is not None and status in {"running", "unfaithful"}
-        if done is not None and ended:
+        run = load_run(folder)
+        if done is not None and _has_outcome(folder, journal.record.status):
             # As in a later analysis of the folder, the record must contain the outcome: not every
             # rank's spans show when training ended.
-            run = replace(
-                run,
-                record=journal.record.model_copy(
-                    update={"outcome": _compute_outcome(scenario, run, done)}
-                ),
-            )
+            outcome = _compute_outcome(scenario, run, done)
+            run = replace(run, record=journal.record.model_copy(update={"outcome": outcome}))
         analysis = analyze_if_trained(run)
-        if run.record is not None and ended and analysis is not None:
-            journal.update(status=_get_final_status(status), outcome=run.record.outcome)
+    final = _complete_record(run.record or journal.record, done, analysis)
     with journal.stage("report"):
-        write_analysis(replace(run, record=journal.record), analysis, folder)
+        shown = final.model_copy(update={"stages": journal.record.stages})
+        write_analysis(replace(run, record=shown), analysis, folder)
+    # A run is done when its report is.
+    journal.update(status=final.status, error=final.error, outcome=final.outcome)
 
 
-def _get_final_status(status: RunStatus) -> RunStatus:
-    return "done" if status == "running" else status
+def _has_outcome(folder: Path, status: RunStatus) -> bool:
+    """Return whether training came to its end, and its bytes were counted.
+
+    The controller leaves the status `running` if there was no error. A run that was killed after
+    its training is `interrupted`.
+    """
+    return status in {"running", "unfaithful", "interrupted"} and (folder / COUNTERS_FILE).exists()
 
 
-def report_untrained_run(folder: Path) -> None:
+def _complete_record(
+    record: RunRecord, done: Mapping[str, object] | None, analysis: AnalysisResult | None
+) -> RunRecord:
+    """Return the record of a run whose data is analyzed; no status remains `running`."""
+    if analysis is not None and done is not None:
+        status: RunStatus = "done" if record.status == "running" else record.status
+        return record.model_copy(update={"status": status})
+    without_outcome = record.model_copy(update={"outcome": None})
+    if record.status != "running":
+        return without_outcome
+    error = (
+        "no step was finished by every rank"
+        if analysis is None
+        else "the first rank did not state the end of training"
+    )
+    return without_outcome.model_copy(update={"status": "failed", "error": error})
+
+
+def report_untrained_run(journal: Journal) -> None:
     """Write the report of a run that never began to train.
 
     It gives the reason, and the values measured until then.
     """
     from laggard.analysis.tables.load_run import load_run
 
+    folder = journal.folder.path
+    if journal.record.status == "running":
+        journal.update(status="failed", error="the first step did not begin")
     write_analysis(load_run(folder), None, folder)
-    shutil.rmtree(folder / "workers", ignore_errors=True)
+    remove_streams(folder)
 
 
 def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object]) -> RunOutcome:
@@ -100,7 +166,7 @@ def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object
 
 def _count_bytes_sent(scenario: Scenario, folder: Path) -> tuple[int, int]:
     """Return the bytes of all links during training, and the bytes of the links between tiers."""
-    document = json.loads((folder / "counters.json").read_text())
+    document = json.loads((folder / COUNTERS_FILE).read_text())
     layer = {host.name: host.layer for host in scenario.hosts}
     links = document["links"]
     bytes_across_tiers = sum(

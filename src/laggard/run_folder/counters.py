@@ -16,6 +16,8 @@ from laggard.network_emulation.links.backend import LinkBackend, LinkCounters
 from laggard.network_emulation.links.plan_links import Pair
 from laggard.workloads.tracing.traffic import Traffic
 
+COUNTERS_FILE = "counters.json"
+
 
 def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
     """Write `events.parquet`: each injected event and the time of its effect."""
@@ -62,4 +64,4 @@ def write_counters(
     document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
     document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
     document["traffic"] = [asdict(each) for each in traffic]
-    write_json(folder / "counters.json", document)
+    write_json(folder / COUNTERS_FILE, document)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from laggard.core.errors import OutputError
 from laggard.core.run_schema import RunRecord, StageDuration
 from laggard.run_folder.display import Display
 from laggard.run_folder.store import RunFolder, load_record
@@ -35,9 +36,16 @@ class Journal:
         began = time.monotonic()
         try:
             yield
-        finally:
-            self.stages.append(StageDuration(name=name, seconds=round(time.monotonic() - began, 3)))
-            self.update(stages=tuple(self.stages))
+        except BaseException:
+            # The reason for the end of the stage matters more than its duration.
+            with suppress(OutputError):
+                self._record_stage(name, began)
+            raise
+        self._record_stage(name, began)
+
+    def _record_stage(self, name: str, began: float) -> None:
+        self.stages.append(StageDuration(name=name, seconds=round(time.monotonic() - began, 3)))
+        self.update(stages=tuple(self.stages))
 
     def update(self, **changes: object) -> None:
         """Change fields of the record, and write it."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from laggard.core import fingerprint
-from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError
+from laggard.core.disk_space import describe_os_error
+from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError, OutputError
 from laggard.core.files.output_files import write_text
-from laggard.core.run_schema import RunRecord, StrategyRecord
+from laggard.core.run_schema import RunRecord, RunStatus, StrategyRecord
 from laggard.network_emulation.probe import BackendName
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
+from laggard.supervision.interrupts import describe_interrupt
 from laggard.workloads.plan import place_server
+
+_log = logging.getLogger(__name__)
 
 
 def create_record(
@@ -67,16 +73,32 @@ def record_failure(journal: Journal, error: Exception | KeyboardInterrupt) -> in
     Returns:
         The exit status of `laggard run`.
     """
-    if isinstance(error, LaggardError):
-        journal.update(
-            status="unfaithful" if isinstance(error, FidelityError) else "failed", error=str(error)
-        )
-        return error.exit_status
+    status, message, exit_status = _describe_failure(journal, error)
+    try:
+        if journal.record.status == "running":
+            journal.update(status=status, error=message)
+        else:
+            # The first failure ended the run; this one ended its analysis.
+            journal.warn((message,))
+    except OutputError as unwritten:
+        _log.error("%s", message)
+        _log.error("the record of the run cannot be written: %s", unwritten)
+    return exit_status
+
+
+def _describe_failure(
+    journal: Journal, error: Exception | KeyboardInterrupt
+) -> tuple[RunStatus, str, int]:
     if isinstance(error, KeyboardInterrupt):
-        journal.update(status="interrupted", error="interrupted by the user")
-        return EXIT_INTERRUPTED
+        reason = describe_interrupt(str(error.args[0]) if error.args else None)
+        return "interrupted", reason, EXIT_INTERRUPTED
+    if isinstance(error, LaggardError):
+        status: RunStatus = "unfaithful" if isinstance(error, FidelityError) else "failed"
+        return status, str(error), error.exit_status
+    if isinstance(error, OSError) and error.strerror:
+        return "failed", describe_os_error(error), 1
     text = "".join(traceback.format_exception(error))
-    write_text(journal.folder.logs / "controller.log", text)
+    with suppress(OSError):
+        write_text(journal.folder.logs / "controller.log", text)
     last = text.strip().splitlines()[-1]
-    journal.update(status="failed", error=f"a bug in Laggard: {last} (see logs/controller.log)")
-    return 1
+    return "failed", f"a bug in Laggard: {last} (see logs/controller.log)", 1

@@ -11,6 +11,7 @@ Every document is written to a temporary file and then renamed, so no reader eve
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -26,7 +27,8 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from laggard.core.errors import RunFolderError
+from laggard.core.disk_space import OUT_OF_SPACE, describe_os_error
+from laggard.core.errors import OutputError, RunFolderError
 from laggard.core.files.input_files import parse_json, read_bounded
 from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import SCHEMA_VERSION, RunRecord
@@ -36,6 +38,10 @@ log = logging.getLogger(__name__)
 RECORD_FILE = "run.json"
 LOCK_FILE = "lock"
 LATEST_LINK = "latest"
+RESERVE_FILE = ".reserve"
+"""File of a running run whose space the last record gets if the disk is full."""
+_RESERVED_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 12
 _UNFINISHED_PREFIX = ".new-"
 _UNFINISHED_MAX_AGE_S = 3600.0
 
@@ -77,12 +83,31 @@ class RunFolder:
                 undo.callback(shutil.rmtree, unfinished, ignore_errors=True)
                 lock_fd = _acquire_lock(unfinished / LOCK_FILE)
                 undo.callback(os.close, lock_fd)
+                _reserve_space(unfinished / RESERVE_FILE)
                 path, record = _finalize_folder(unfinished, draft)
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
                 _point_latest(path)
                 # The folder is complete, so nothing is undone.
                 undo.pop_all()
         return cls(path, lock_fd), record
+
+    @classmethod
+    def reopen(cls, path: Path) -> Self | None:
+        """Lock the folder of a run that was killed; return None if a process holds the lock.
+
+        Raises:
+            RunFolderError: the lock cannot be opened.
+        """
+        with _explain_os_errors(path / LOCK_FILE, "check the folder's owner and permissions"):
+            # O_NOFOLLOW and O_NONBLOCK, since the folder may come from a stranger.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path / LOCK_FILE, flags)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+        return cls(path, descriptor)
 
     @property
     def scenario(self) -> Path:
@@ -98,20 +123,25 @@ class RunFolder:
         """Replace `run.json` atomically.
 
         Raises:
-            RunFolderError: the file cannot be written (the disk is full, or the folder is gone).
+            OutputError: the file cannot be written (the disk is full, or the folder is gone).
         """
-        with _explain_os_errors(self.path, "free disk space and check the folder"):
-            write_atomically(
-                self.path / RECORD_FILE, record.model_dump_json(indent=2).encode() + b"\n"
-            )
+        content = record.model_dump_json(indent=2).encode() + b"\n"
+        with _report_unwritten(self.path):
+            try:
+                write_atomically(self.path / RECORD_FILE, content)
+            except OSError as error:
+                reserve = self.path / RESERVE_FILE
+                if error.errno not in OUT_OF_SPACE or not reserve.exists():
+                    raise
+                _write_to_full_disk(self.path, content)
 
     def write_scenario(self, files: Mapping[str, bytes]) -> None:
         """Write the scenario's files, as run; names may contain subfolders.
 
         Raises:
-            RunFolderError: a file cannot be written.
+            OutputError: a file cannot be written.
         """
-        with _explain_os_errors(self.scenario, "free disk space and check the folder"):
+        with _report_unwritten(self.scenario):
             for name, content in files.items():
                 target = self.scenario / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +149,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the lock; the last record must be written before."""
+        with contextlib.suppress(OSError):
+            (self.path / RESERVE_FILE).unlink()
         with contextlib.suppress(OSError):
             os.close(self.lock_fd)
 
@@ -236,6 +268,15 @@ def _explain_os_errors(path: Path, fix: str) -> Iterator[None]:
         raise RunFolderError(f"{error.filename or path}: {error.strerror} — {fix}") from error
 
 
+@contextlib.contextmanager
+def _report_unwritten(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise OutputError(describe_os_error(error)) from error
+
+
 def _acquire_lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -255,6 +296,36 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _reserve_space(path: Path, size: int = _RESERVED_BYTES) -> None:
+    """Keep space and a file for the last record, should the disk become full."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_to_full_disk(folder: Path, content: bytes) -> None:
+    """Write a record into the reserved space, which becomes the record's file."""
+    reserve = folder / RESERVE_FILE
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(reserve, flags), "wb", buffering=0) as file:
+        if file.write(content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / RECORD_FILE))
+        file.truncate()
+        os.fsync(file.fileno())
+    reserve.rename(folder / RECORD_FILE)
+    # The old record's space and what was left of the reserve are free now.
+    size = _RESERVED_BYTES
+    while size >= _BLOCK_BYTES and not reserve.exists():
+        with contextlib.suppress(OSError):
+            _reserve_space(reserve, size)
+        size //= 2
 
 
 def _finalize_folder(unfinished: Path, draft: RunRecord) -> tuple[Path, RunRecord]:

@@ -13,6 +13,7 @@ from laggard.core.emulated_drive import DriveLimits
 from laggard.core.hosts import select_hosts
 from laggard.core.run_schema import Record
 from laggard.core.text.text_columns import align_columns
+from laggard.layers_services.e2clab.program import PlannedProgram, list_program
 from laggard.layers_services.machine_description import MachineDescription
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.dilation import compute_load
@@ -148,6 +149,7 @@ class RunPlan(Record):
     cpu_load: float | None = None
     bring_up_s: float | None = None
     workflow_plays: int
+    program: PlannedProgram = PlannedProgram()
     warnings: tuple[str, ...]
     reservation: SerializeAsAny[MachineDescription] | None = None
 
@@ -176,6 +178,7 @@ class RunPlan(Record):
             yield from self._format_local_machine()
         if self.workflow_plays:
             yield f"  {self.workflow_plays} plays of workflow.yaml"
+        yield from self.program.format_lines()
         yield from (f"warning: {warning}" for warning in self.warnings)
 
     def _format_local_machine(self) -> Iterator[str]:
@@ -230,7 +233,7 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
     machine = machine or LocalMachine.detect()
     reserved = count_reserved_cores(scenario, len(machine.cores), machine.reserved_cores)
     cpu = plan_cpus(scenario.peak_shares, machine.cores, reserved)
-    return _create_run_plan(scenario, cpu.cpus).model_copy(
+    return _create_run_plan(scenario, cpu.cpus, own_machines=False).model_copy(
         update={
             "backend": machine.links,
             "cores": len(machine.cores),
@@ -256,14 +259,14 @@ def plan_remote_run(
         reservation: description of the machines.
         addresses: address of every host by name; hosts whose address is not known yet are missing.
     """
-    run_plan = _create_run_plan(scenario, {})
+    run_plan = _create_run_plan(scenario, {}, own_machines=True)
     hosts = tuple(
         host.model_copy(update={"address": addresses.get(host.name, "")}) for host in run_plan.hosts
     )
     return run_plan.model_copy(update={"hosts": hosts, "reservation": reservation})
 
 
-def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int]) -> RunPlan:
+def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int], *, own_machines: bool) -> RunPlan:
     """Create the part of the plan that is the same on every testbed.
 
     The other fields are set for netem in real time on machines of the hosts' own.
@@ -286,6 +289,12 @@ def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int]) -> RunPlan:
         cpu_shares=round(sum(scenario.peak_shares.values()), 4),
         usable_cores=None,
         workflow_plays=len(scenario.workflow.plays),
+        program=list_program(
+            scenario.layers,
+            scenario.sources.layers_services,
+            scenario.sources.workflow,
+            own_machines=own_machines,
+        ),
         warnings=scenario.warnings,
     )
 

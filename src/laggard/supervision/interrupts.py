@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from laggard.core.termination_signals import TERMINATION_SIGNALS
 
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt in the body at the first SIGINT, SIGTERM or SIGHUP.
 
-    Further signals are ignored, so that they do not stop the cleanup (machines are given back). A
-    signal that is already ignored, such as SIGHUP under nohup(1), stays ignored.
+    Its argument is the signal's name. Further signals are ignored, so that they do not stop the
+    cleanup (machines are given back). A signal that is already ignored, such as SIGHUP under
+    nohup(1), stays ignored.
 
     Children that a library forks meanwhile inherit the handlers. Without the check of the process
     ID, a signal to such a child would unwind a copy of this process's stack and write its record
@@ -32,7 +33,7 @@ def interrupt_on_signals() -> Iterator[None]:
             return
         for each in TERMINATION_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
     previous_handlers = {
         each: signal.signal(each, handle_signal)
@@ -44,3 +45,13 @@ def interrupt_on_signals() -> Iterator[None]:
     finally:
         for each, handler in previous_handlers.items():
             signal.signal(each, handler)
+
+
+def describe_interrupt(number: signal.Signals | str | None) -> str:
+    """Return the reason of an interrupt, as the record of a run states it."""
+    name = number.name if isinstance(number, signal.Signals) else number
+    return (
+        "interrupted by the user"
+        if name in (None, "", "SIGINT")
+        else f"the run was ended by {name}"
+    )

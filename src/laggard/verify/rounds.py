@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.core.errors import InputError
 from laggard.core.run_schema import FidelityCheck
 from laggard.network_emulation.compute.cpu_plan import usable_cores
 from laggard.network_emulation.fidelity.quietness import measure_quietness
@@ -42,6 +43,7 @@ def run_rounds(options: VerificationOptions) -> Iterator[VerificationRound]:
     """Yield rounds until enough of them were quiet.
 
     Raises:
+        InputError: the scenario or the folder of the runs cannot be used
         KeyboardInterrupt: a signal ended the verification
     """
     quiet = 0
@@ -65,8 +67,11 @@ def _run_round(options: VerificationOptions) -> VerificationRound:
         command=(*command, "--links", options.links),
         capture_errors=True,
     )
-    after = measure_quietness(cores)
     result = ended.result or {}
+    if ended.status == InputError.exit_status:
+        # No other round can succeed, and the machine has not been measured.
+        raise InputError(str(result.get("error") or ended.errors.strip()))
+    after = measure_quietness(cores)
     folder = Path(str(result.get("folder", "")))
     checks: tuple[FidelityCheck, ...] = load_fidelity(folder) if "folder" in result else ()
     error = "" if checks else str(result.get("error") or ended.errors.strip()[-400:])

@@ -7,12 +7,12 @@ move the cursor, rename the window or hide text.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from contextlib import suppress
 from typing import TextIO
 
 from laggard.core.errors import escape_unprintable
+from laggard.core.text.standard_streams import discard_descriptor
 
 
 def print_text(text: str, *, err: bool = False) -> None:
@@ -42,11 +42,7 @@ def escape_lines(text: str) -> str:
 def discard_output(stream: TextIO) -> None:
     """Redirect a stream that cannot be written to, so that later writes and the exit succeed."""
     with suppress(OSError, ValueError, AttributeError):
-        descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.dup2(descriptor, stream.fileno())
-        finally:
-            os.close(descriptor)
+        discard_descriptor(stream.fileno())
 
 
 class TerminalHandler(logging.Handler):

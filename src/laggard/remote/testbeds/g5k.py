@@ -87,7 +87,9 @@ class ReservationPlan:
 
         with journal.stage("reserve", f"{len(self.hosts)} nodes of Grid'5000"):
             name = job_name(journal.record.id)
-            reservation = reserve(self.request, self.hosts, name, record_jobs, self.timeout_s)
+            reservation = reserve(
+                self.request, self.hosts, name, record_jobs, journal.folder.path, self.timeout_s
+            )
         try:
             # `ends_at_s` is a Unix time; the run compares monotonic times.
             end_s = time.monotonic() + reservation.ends_at_s - time.time()

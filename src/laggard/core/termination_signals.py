@@ -1,0 +1,28 @@
+"""Signals with which a user ends a command, and how they are held back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def list_handled_signals() -> set[signal.Signals]:
+    """Return the termination signals that this process does not ignore, as under nohup(1).
+
+    The kernel keeps a blocked signal even if it is ignored, so an ignored one must not be blocked
+    and waited for.
+    """
+    return {each for each in TERMINATION_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN}
+
+
+@contextmanager
+def hold_signals() -> Iterator[None]:
+    """Hold termination signals back in the body; they are delivered when it ends, or to a wait."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,264 @@
+"""Standard output and error that cannot be written to: a broken pipe, a full disk, a closed
+descriptor. No run fails and no traceback appears; a command that only prints says so."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from laggard.analysis.evaluate.synthetic.run_generator import TraceSpec, generate_run
+from laggard.analysis.tables.write_run import write_run
+from tests.command_line import SMALL, UNFAITHFUL, needs_tun
+from tests.faults import Fault, holds
+
+KINDS = ("closed pipe", "/dev/full", "closed descriptor")
+LOST = {
+    "closed pipe": (128 + signal.SIGPIPE, b""),
+    "/dev/full": (1, b"error: standard output: No space left on device"),
+    "closed descriptor": (1, b"error: standard output: Bad file descriptor"),
+}
+"""Exit status of a command that only prints, and the beginning of its only line."""
+
+
+@contextmanager
+def broken(kind: str) -> Iterator[int]:
+    if kind == "closed pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open("/dev/full", os.O_WRONLY)
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+
+
+def start(
+    arguments: Sequence[str], kind: str, *streams: str, folder: Path
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose streams are broken in this way."""
+    command = [sys.executable, "-m", "laggard.cli.main", *arguments]
+    if kind == "closed descriptor":
+        closed = " ".join({"stdout": ">&-", "stderr": "2>&-"}[stream] for stream in streams)
+        command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command]
+    with broken(kind) as descriptor:
+        given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if kind != "closed descriptor":
+            given |= dict.fromkeys(streams, descriptor)
+        return subprocess.run(command, check=False, cwd=folder, **given)  # type: ignore[call-overload,no-any-return]
+
+
+def assert_clean(done: subprocess.CompletedProcess[bytes]) -> None:
+    for sign in (b"Traceback", b"Exception ignored", b"Aborted"):
+        assert sign not in (done.stderr or b""), done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a scenario, a campaign without runs, and a run."""
+    root = tmp_path_factory.mktemp("streams")
+    (root / "small").mkdir()
+    for name, text in SMALL.items():
+        (root / "small" / name).write_text(text)
+    write_run(generate_run(TraceSpec(steps=12)), root / "runs" / "generated" / "generated-0")
+    return root
+
+
+PRINTING: Mapping[str, tuple[str, ...]] = {
+    "help": ("--help",),
+    "help of a command": ("run", "--help"),
+    "version": ("--version",),
+    "check": ("check", "small"),
+    "check, JSON": ("check", "small", "--json"),
+    "plan": ("plan", "small"),
+    "runs": ("runs",),
+    "runs, JSON": ("runs", "--json"),
+    "compare": ("compare", "generated-0"),
+}
+
+
+def long_except(names: Iterable[str], short: Sequence[str]) -> list[object]:
+    """Return parameters of a test, of which only some are for `make test`."""
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+@holds(Fault.OUTPUT_LOST)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", long_except(PRINTING, ("help", "check", "runs, JSON")))
+def test_commands_that_only_print(name: str, kind: str, folder: Path) -> None:
+    done = start(PRINTING[name], kind, "stdout", folder=folder)
+    assert_clean(done)
+    status, line = LOST[kind]
+    lines = [each for each in done.stderr.splitlines() if not each.startswith(b"warning: ")]
+    assert done.returncode == status, done.stderr
+    assert len(lines) == (1 if line else 0), done.stderr
+    assert b"".join(lines).startswith(line)
+    done = start(PRINTING[name], kind, "stderr", folder=folder)
+    assert (done.returncode, bool(done.stdout)) == (0, True)
+
+
+WORKING: Mapping[str, tuple[str, ...]] = {
+    "init": ("init", "new"),
+    "destroy": ("destroy",),
+    "report": ("report", "generated-0"),
+    "analyze": ("analyze", "runs/generated/generated-0", "--json"),
+    "export": ("export", "generated-0", "--format", "csv"),
+    "evaluate": ("evaluate", "--cases", "1"),
+}
+
+
+@holds(Fault.OUTPUT_LOST)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", long_except(WORKING, ("init", "destroy")))
+def test_commands_with_other_results(name: str, kind: str, folder: Path, tmp_path: Path) -> None:
+    for stream in ("stdout", "stderr"):
+        place = folder
+        if name == "init":
+            place = tmp_path / stream
+            place.mkdir()
+        done = start(WORKING[name], kind, stream, folder=place)
+        assert_clean(done)
+        assert done.returncode == 0, done.stderr
+        if name == "init":
+            assert (place / "new" / "workload.yaml").is_file()
+
+
+FAILING: Mapping[str, tuple[str, ...]] = {
+    "check": ("check", "none"),
+    "check, JSON": ("check", "none", "--json"),
+    "run": ("run", "none"),
+    "run, JSON": ("run", "none", "--json"),
+    "emulate": ("emulate", "none"),
+    "ssh": ("ssh", "none"),
+    "links": ("links",),
+    "campaign": ("campaign", "none"),
+    "no command": ("no-such-command",),
+    "no option": ("run", "--no-such-option"),
+    "verbose": ("-v", "check", "none"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", long_except(FAILING, ("check, JSON", "run", "no command")))
+def test_errors_keep_their_status(name: str, kind: str, folder: Path) -> None:
+    for streams in (("stdout",), ("stdout", "stderr")):
+        done = start(FAILING[name], kind, *streams, folder=folder)
+        assert_clean(done)
+        assert done.returncode == 2, done.stderr
+
+
+REAL: Mapping[str, tuple[str, ...]] = {
+    "run": ("run", "small", "--fidelity", "record", "--set", "workload.stop={steps: 12}"),
+    "run, JSON": (
+        "run",
+        "small",
+        "--json",
+        "--fidelity",
+        "record",
+        "--set",
+        "workload.stop={steps: 12}",
+    ),
+    "emulate": ("emulate", "small", "--fidelity", "record", "--for", "1s"),
+    "campaign": ("campaign", "campaign.yaml", "--fidelity", "record"),
+    "verify": ("verify", "small", "--rounds", "1"),
+}
+GOOD = {
+    "run": {0, UNFAITHFUL},
+    "run, JSON": {0, UNFAITHFUL},
+    "emulate": {0, UNFAITHFUL},
+    "campaign": {0},
+    # On a machine in use the verdict is another one.
+    "verify": {0, 1, UNFAITHFUL},
+}
+
+
+@holds(Fault.OUTPUT_LOST)
+@needs_tun
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", REAL)
+def test_real_runs(name: str, kind: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "campaign.yaml").write_text("scenario: small\nvary: {workload.stop: [{steps: 12}]}\n")
+    arguments = (*REAL[name], "--runs", str(tmp_path / "runs"))
+    done = start(arguments, kind, "stdout", "stderr", folder=folder)
+    assert done.returncode in GOOD[name]
+    records = list((tmp_path / "runs").glob("*/*/run.json"))
+    assert records or name == "verify"
+    for record in records:
+        assert '"status": "done"' in record.read_text() or '"unfaithful"' in record.read_text()
+
+
+_MANY_LINES = """
+import sys
+from laggard.core.text.standard_streams import find_lost_output, protect_standard_streams
+protect_standard_streams()
+protect_standard_streams()
+for i in range(20_000):
+    print(f"{i:06d} \\u00fc")
+sys.stdout.flush()
+print(find_lost_output(), file=sys.stderr)
+"""
+
+
+def test_a_pipe_that_does_not_block_loses_nothing() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with subprocess.Popen(
+        [sys.executable, "-c", _MANY_LINES],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ) as process:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as file:
+            lines = file.read().splitlines()
+        assert process.stderr is not None
+        assert process.stderr.read() == b"None\n"
+    assert lines == [f"{i:06d} \\xfc".encode() for i in range(20_000)]
+
+
+_OPENED = """
+import os, sys
+from laggard.core.text.standard_streams import close_absent_descriptors, protect_standard_streams
+protect_standard_streams()
+descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+print("lost")
+print("lost", file=sys.stderr)
+os.system("echo lost; echo lost >&2")
+assert descriptor > 2 and sys.stdin.read() == ""
+close_absent_descriptors()
+for number in range(3):
+    try:
+        os.fstat(number)
+    except OSError:
+        os.write(descriptor, b"closed ")
+"""
+
+
+def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    command = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", _OPENED]
+    assert subprocess.run([*command, file], check=False).returncode == 0
+    assert file.read_text() == "closed closed closed "
+
+
+def test_a_terminal_that_is_gone(folder: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.chdir(folder)
+        os.read(0, 1)
+        os.execv(sys.executable, [sys.executable, "-m", "laggard.cli.main", "runs"])
+    with suppress(OSError):
+        os.write(terminal, b"\n")
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
