@@ -9,7 +9,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Generic, NoReturn, Self, TypeVar
 
 from laggard.core import linux
 from laggard.core.errors import EmulationError, LaggardError
@@ -119,24 +119,57 @@ def run_forked(name: str, function: Callable[[], _T]) -> _T:
         EmulationError: if the process failed or died. A LaggardError of the function is raised
             unchanged.
     """
+    with start_forked(name, function) as call:
+        return call.result()
+
+
+class ForkedCall(Generic[_T]):
+    """Function that runs in a forked process; use it as a context manager.
+
+    Args:
+        name: name of the process.
+        pid: its process id.
+        reading: descriptor from which its result is read.
+    """
+
+    def __init__(self, name: str, pid: int, reading: int) -> None:
+        self._name, self._pid = name, pid
+        self._stream = os.fdopen(reading, "rb")
+
+    def result(self) -> _T:
+        """Wait for the result and return it; call this once.
+
+        Raises:
+            EmulationError: if the process failed or died. A LaggardError of the function is raised
+                unchanged.
+        """
+        answer = self._stream.read()
+        if not answer:
+            raise EmulationError(
+                f"the process `{self._name}` died before it returned a result; see its error"
+                " output on stderr"
+            )
+        result = pickle.loads(answer)  # noqa: S301 - written by our own fork
+        if isinstance(result, PackedError):
+            raise result.unpacked()
+        value: _T = result
+        return value
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # It has answered, or the caller is being interrupted: either way it is no longer needed.
+        self._stream.close()
+        end_companion(self._pid)
+
+
+def start_forked(name: str, function: Callable[[], _T]) -> ForkedCall[_T]:
+    """Start to run `function`, whose result must be picklable, in a forked process."""
     reading, writing = os.pipe()
     pid = fork_companion(name, lambda: _run_and_answer(function, reading, writing))
     os.close(writing)
-    try:
-        with os.fdopen(reading, "rb") as stream:
-            answer = stream.read()
-    finally:
-        # It has answered, or the caller is being interrupted: either way it is no longer needed.
-        end_companion(pid)
-    if not answer:
-        raise EmulationError(
-            f"the process `{name}` died before it returned a result; see its error output on stderr"
-        )
-    result = pickle.loads(answer)  # noqa: S301 - written by our own fork
-    if isinstance(result, PackedError):
-        raise result.unpacked()
-    value: _T = result
-    return value
+    return ForkedCall(name, pid, reading)
 
 
 def _run_and_answer(function: Callable[[], _T], reading: int, writing: int) -> int:

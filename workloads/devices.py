@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from laggard.core.errors import InputError
 from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.strategies.base.group_connections import LAZY_VARIABLE
 from laggard.workloads.transport.plan import Backend
 
 CPU = "cpu"
@@ -82,6 +83,8 @@ def collective_environment(plan: WorkerPlan) -> dict[str, str]:
     documented in NCCL's source only (misc/utils.cc).
     """
     gloo = {"GLOO_SOCKET_IFNAME": plan.interface}
+    if plan.connects_lazily:
+        gloo[LAZY_VARIABLE] = "1"
     if plan.device == CPU:
         return gloo
     # Number the GPUs as nvidia-smi does; CUDA's default puts the fastest first.

@@ -138,6 +138,14 @@ class WorkerPlan(TrainingPlan):
         return self.rank == min(set(range(self.world_size)) - set(self.absent), default=0)
 
     @property
+    def connects_lazily(self) -> bool:
+        """Return whether collectives connect only the ranks that they need to connect.
+
+        Ranks of several machines use torch's default, a connection between every two ranks.
+        """
+        return self.backend == "gloo" and not self.relayed
+
+    @property
     def session(self) -> int:
         """Session number of the rank, which counts its joins; 0 if present when training begins."""
         return self.life + self.late

@@ -8,16 +8,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
-import torch.distributed as dist
 
 from laggard.core.emulated_drive import Drive
 from laggard.core.errors import DeploymentError
@@ -25,6 +23,7 @@ from laggard.core.linux import minimize_timer_slack
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
 from laggard.workloads.balancing.balancer import Balancer, SupportsAllGather
+from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.coordination.progress_board import ProgressBoard
@@ -39,7 +38,9 @@ from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
 from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines, write_whole
 from laggard.workloads.plan import WorkerPlan
+from laggard.workloads.process_group import agree_on_model, open_process_group
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
+from laggard.workloads.strategies.base.group_connections import connect_to_all
 from laggard.workloads.strategies.base.parameters import (
     BalancedParameters,
     CompressibleParameters,
@@ -74,6 +75,9 @@ from laggard.workloads.transport.plan import EndpointPlan
 
 LOGGER = logging.getLogger(__name__)
 GO_POLL_S = 0.01
+RANK_POLL_S = 0.0025
+"""Additional interval per rank between two looks for the start signal. Control groups give the
+hosts precedence over the process that gives the signal, so all looks together must stay cheap."""
 
 
 def main(argument: str) -> None:
@@ -99,7 +103,7 @@ def main(argument: str) -> None:
     ):
         resources = WorkerResources(plan, data, recorder, start_barrier, drive)
         if plan.endpoint is None:
-            with _process_group(plan):
+            with open_process_group(plan):
                 _train_in_lockstep(resources, output_dir)
                 write_traffic(output_dir, plan.rank, None)
         elif plan.workload.strategy.uses_server:
@@ -178,6 +182,10 @@ def _train_in_lockstep(
     """Train as one rank in lockstep with all others."""
     plan, start_barrier = resources.plan, resources.start_barrier
     context = resources.context(peers=peers)
+    if peers is None and plan.connects_lazily:
+        context = agree_on_model(plan, context, output_dir)
+        if _find_balancing(plan) is not None:
+            connect_to_all(range(plan.world_size), plan.rank)
     strategy = cast("Strategy", plan.workload.strategy.create_worker(context))
     loop = Loop(
         plan,
@@ -189,6 +197,9 @@ def _train_in_lockstep(
         resources.drive,
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
+    if plan.rank == 0:
+        # Every rank has read it: all have passed the start barrier.
+        output_dir.initial_model.unlink(missing_ok=True)
     loop.balancer = _create_balancer(resources, context, strategy)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
@@ -380,23 +391,6 @@ def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
     return Drive(Path(plan.drive))
 
 
-@contextmanager
-def _process_group(plan: WorkerPlan) -> Iterator[None]:
-    """Join torch's process group for the body of a `with`."""
-    dist.init_process_group(
-        plan.backend,
-        init_method=plan.init_method,
-        rank=plan.rank,
-        world_size=plan.world_size,
-        timeout=timedelta(seconds=plan.timeout_s),
-        # With a device NCCL connects here; without one it would connect in the first step.
-        device_id=torch.device(plan.device) if plan.backend == "nccl" else None,
-    )
-    yield
-    # This runs only without an exception: it would wait for a peer that has died.
-    dist.destroy_process_group()
-
-
 def _measure_full_speed(
     resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
 ) -> None:
@@ -442,12 +436,18 @@ def _create_balancer(
     resources: WorkerResources, context: TrainingContext, strategy: Strategy
 ) -> Balancer | None:
     """Create the balancer, if the strategy balances batches."""
-    parameters = resources.plan.workload.strategy
-    if not isinstance(parameters, BalancedParameters) or parameters.balanced_batches is None:
+    balancing = _find_balancing(resources.plan)
+    if balancing is None:
         return None
     shares = Shares(resources.partition, fewest_samples(context.model))
     all_gather = strategy.all_gather if isinstance(strategy, SupportsAllGather) else None
-    return Balancer(parameters.balanced_batches, context, shares, all_gather)
+    return Balancer(balancing, context, shares, all_gather)
+
+
+def _find_balancing(plan: WorkerPlan) -> BalancedBatches | None:
+    """Return the parameters of balancing; None if the strategy does not balance batches."""
+    parameters = plan.workload.strategy
+    return parameters.balanced_batches if isinstance(parameters, BalancedParameters) else None
 
 
 def _start_together(
@@ -457,7 +457,7 @@ def _start_together(
     write_whole(output_dir.ready(plan.rank), b"")
     LOGGER.info("rank %d of %d on %s is ready", plan.rank, plan.world_size, plan.host)
     while not output_dir.start_signal.exists():
-        time.sleep(GO_POLL_S)
+        time.sleep(GO_POLL_S + RANK_POLL_S * plan.world_size)
     start_barrier.arrive(plan.rank, START_BARRIER, time.monotonic_ns())
     if plan.opens:
         while start_barrier.last_arrival_ns(START_BARRIER, plan.absent) is None:

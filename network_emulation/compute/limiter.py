@@ -11,7 +11,7 @@ import gc
 import os
 import select
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,7 +42,7 @@ LONGEST_SLICE_NS = 5_000_000
 # Timing of looks and holds, in nanoseconds. `_SETTLING_NS` is the interval of looks at a host that
 # still runs although it is held; `_WATCH_NS` of looks at hosts without a limit; `_FAMILY_NS` of
 # the search for new children. `_STARVED_NS` and `_SURELY_STARVED_NS` are the waits after which a
-# host counts as starved (see `LimitedHost._is_starved`).
+# host counts as starved, the latter plus `_TURN_NS` per host (see `LimitedHost._is_starved`).
 _SHORTEST_HOLD_NS = 200_000
 _SHORTEST_SLEEP_NS = 50_000
 _EARLY_WAKE_NS = 20_000
@@ -50,10 +50,17 @@ _ROUNDING_NS = 5_000
 _SETTLING_NS = 100_000
 _WATCH_NS = 5_000_000
 _FAMILY_NS = 2_000_000
-_STARVED_NS = 1_000_000
+_STARVED_NS = 2_000_000
 _SURELY_STARVED_NS = 20_000_000
+_TURN_NS = 2_000_000
 _UNSEEN_NS = CATCH_UP_NS
+_LONGEST_UNSEEN_NS = 100_000_000
 _WITHOUT_END_NS = 1 << 62
+
+IDLE_PART = 1 / 32
+"""Longest time between two looks at an idle host, as a part of the wall time of one slice."""
+
+_LONGEST_IDLE_NS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ class LimitedHost:
         else:
             self._grant()
 
-    def look(self, now_ns: int, elapsed_ns: int, others: Iterable[LimitedHost] = ()) -> int:
+    def look(self, now_ns: int, elapsed_ns: int, others: Collection[LimitedHost] = ()) -> int:
         """Measure the host's last interval, then hold it back or release it.
 
         Args:
@@ -190,7 +197,7 @@ class LimitedHost:
             return (
                 self._relieve(now_ns)
                 if self._is_starved(now_ns, others)
-                else now_ns + self.gate.idle_ns
+                else self._next_idle_look_ns(now_ns)
             )
         self.ran_ns = now_ns
         self._without_core_ns = 0
@@ -239,6 +246,25 @@ class LimitedHost:
                 ledger.used_ns = 0
         return now_ns + min(max(gate.slice_ns - ledger.used_ns, _SHORTEST_SLEEP_NS), gate.idle_ns)
 
+    def _next_idle_look_ns(self, now_ns: int) -> int:
+        """Return a time on a grid that all idle hosts share, so that one wake-up serves many."""
+        grid_ns = self.gate.idle_ns
+        return -(-(now_ns + self._idle_ns) // grid_ns) * grid_ns
+
+    @property
+    def _idle_ns(self) -> int:
+        """Return the longest time between two looks while the host is idle.
+
+        If the kernel stops the host by itself and reports the wait, a late look costs nothing. A
+        small share needs few looks then: a hundred hosts looked at every millisecond would take
+        more of the cores than their work.
+        """
+        gate = self.gate
+        if not gate.queue_remembers:
+            return gate.idle_ns
+        slice_ns = gate.slice_ns * self.ledger.slow_by * IDLE_PART
+        return max(gate.idle_ns, min(int(slice_ns), _LONGEST_IDLE_NS))
+
     def _look_held(self, now_ns: int, cpu_ns: int, work_ns: float) -> int:
         if cpu_ns:
             self.ledger.observe_held(work_ns)
@@ -253,6 +279,8 @@ class LimitedHost:
             )
         self._free(now_ns)
         self._grant()
+        # It wanted to compute, so it takes the core, or waits for it, from now on.
+        self.ran_ns = now_ns
         return now_ns + min(self.gate.slice_ns, self.gate.idle_ns)
 
     def _grant(self) -> None:
@@ -282,7 +310,7 @@ class LimitedHost:
     def _is_runnable(self) -> bool:
         return any(meter.is_runnable() for meter in self._meters)
 
-    def _is_starved(self, now_ns: int, others: Iterable[LimitedHost]) -> bool:
+    def _is_starved(self, now_ns: int, others: Collection[LimitedHost]) -> bool:
         """Return True if the host may wait for a grant because its slice was used up unseen.
 
         CPU time of processes that started and ended between two looks is not seen, nor the CPU
@@ -291,7 +319,7 @@ class LimitedHost:
 
         Testing for a runnable thread costs as much as all the rest of a look. A host without a
         family rarely ends a thread, so there the test runs only as often as the loss can be made
-        up for.
+        up for, or as the host is held back for a slice anyway.
         """
         if not self.gate.starves or now_ns < self._ask_again_ns:
             return False
@@ -299,14 +327,17 @@ class LimitedHost:
             meter.look_for_threads(now_ns)
         if not self._is_runnable():
             self._without_core_ns = 0
-            self._ask_again_ns = 0 if self._family else now_ns + _UNSEEN_NS
+            hold_ns = min(int(self.gate.slice_ns * self.ledger.slow_by), _LONGEST_UNSEEN_NS)
+            self._ask_again_ns = 0 if self._family else now_ns + max(_UNSEEN_NS, hold_ns)
             return False
         self._without_core_ns = self._without_core_ns or now_ns
         waited_ns = now_ns - self._without_core_ns
         # The other reason for waiting is another host that computes, and no host computes for long
         # at a time.
         free_ns = now_ns - max((other.ran_ns for other in others if other is not self), default=0)
-        return waited_ns > _SURELY_STARVED_NS or min(waited_ns, free_ns) > _STARVED_NS
+        # With many hosts on a core, a host may wait for the turns of all others.
+        surely_ns = _SURELY_STARVED_NS + _TURN_NS * sum(other.needs_looks for other in others)
+        return waited_ns > surely_ns or min(waited_ns, free_ns) > _STARVED_NS
 
     def _relieve(self, now_ns: int) -> int:
         """Enter CPU time that was used unseen, unless other hosts hold the core.
@@ -321,7 +352,7 @@ class LimitedHost:
         left_ns = max(self.gate.slice_ns - self.ledger.used_ns, 0)
         if not self.gate.was_stopped() or not self._family:
             self.ledger.used_ns = 0
-            return now_ns + self.gate.idle_ns
+            return self._next_idle_look_ns(now_ns)
         self._prepaid_ns = self.gate.slice_ns
         self.ledger.owed_ns += (left_ns + self._prepaid_ns) * self.ledger.slow_by
         self.ledger.used_ns = self.gate.slice_ns
@@ -365,19 +396,24 @@ class LimitedHost:
 
 
 class Limiter:
-    """All hosts that one limiter process controls."""
+    """All hosts that one limiter process controls.
+
+    Each host has its own time of the next look. So the cost grows with the hosts that compute, not
+    with the product of all hosts and all wake-ups.
+    """
 
     def __init__(self, hosts: Mapping[str, LimitedHost], control: Connection) -> None:
         self._hosts = hosts
         self._control = control
-        self._looked_ns = time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        self._looked_ns = dict.fromkeys(hosts, now_ns)
+        self._due_ns = dict.fromkeys(hosts, _WITHOUT_END_NS)
 
     def run(self) -> int:
         """Hold the hosts to their shares until the controller disconnects; return status 0."""
         waiting = [self._control.fileno()]
         while True:
-            now_ns = time.monotonic_ns()
-            due_ns = self._look(now_ns)
+            due_ns = self.look(time.monotonic_ns())
             sleep_s = (
                 None if due_ns == _WITHOUT_END_NS else max(due_ns - time.monotonic_ns(), 0) / 1e9
             )
@@ -385,13 +421,18 @@ class Limiter:
             if select.select(waiting, (), (), sleep_s)[0] and not self._answer():
                 return 0
 
-    def _look(self, now_ns: int) -> int:
-        elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
-        due_ns = _WITHOUT_END_NS
-        for host in self._hosts.values():
-            if host.needs_looks:
-                due_ns = min(due_ns, host.look(now_ns, elapsed_ns, self._hosts.values()))
-        return due_ns
+    def look(self, now_ns: int) -> int:
+        """Look at every host that is due, and return the time of the next look."""
+        all_hosts, due, soon_ns = self._hosts.values(), self._due_ns, now_ns + _EARLY_WAKE_NS
+        for name, due_ns in due.items():
+            if due_ns > soon_ns:
+                continue
+            elapsed_ns, self._looked_ns[name] = now_ns - self._looked_ns[name], now_ns
+            host = self._hosts[name]
+            next_ns = host.look(now_ns, elapsed_ns, all_hosts)
+            # Assigning to an existing key is allowed during the iteration.
+            due[name] = next_ns if host.needs_looks else _WITHOUT_END_NS
+        return min(due.values(), default=_WITHOUT_END_NS)
 
     def _answer(self) -> bool:
         try:
@@ -399,6 +440,8 @@ class Limiter:
         except (EOFError, ConnectionResetError):
             return False
         host = self._hosts[request.host]
+        # The request ends the current interval: until now the host may have been held back.
+        self._looked_ns[request.host] = self._due_ns[request.host] = time.monotonic_ns()
         try:
             if isinstance(request, Attach):
                 host.attach(

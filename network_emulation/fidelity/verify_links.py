@@ -76,6 +76,8 @@ _LOSS_SIGMAS = 4.0
 """Standard errors of the count that a loss check allows in addition to the tolerance."""
 _TCP_LEAST_MBPS = 0.1
 """Rate below which a full-size packet takes about as long as TCP waits before it retransmits."""
+_TCP_LONGEST_RTT_MS = 1000.0
+"""Real round trip above which slow start and its settling would take longer than ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ def verify_links(
 ) -> tuple[FidelityCheck, ...]:
     """Measure every constrained pair of tiers.
 
-    It takes two to three seconds, longer for round trips above 100 ms, and up to three times that
-    if links fail.
+    It takes two to three seconds, longer for round trips above 100 ms (real), and up to three times
+    that if links fail.
 
     Args:
         plan: the requested links in *virtual* units; hosts carry their addresses.
@@ -357,12 +359,12 @@ def rate_check(
 ) -> FidelityCheck:
     """Return the check of a measured rate (real Mbit/s on the wire).
 
-    `transport` is the kind of flow that measured it; empty means `transport_for(task)`.
+    `transport` is the kind of flow that measured it; empty means `transport_for`.
     """
     assert task.there.rate_mbps is not None
     allowed = tolerance.rate_fraction * task.there.rate_mbps
     detail = (
-        f"link rate from the goodput of one {transport or transport_for(task)} flow;"
+        f"link rate from the goodput of one {transport or transport_for(task, dilation)} flow;"
         f" {tolerance.name} tolerance"
     )
     return _build_check(
@@ -377,19 +379,26 @@ def rate_probe(task: Task, dilation: Dilation) -> RateProbe:
     rtt_ms = dilation.real_ms(task.rtt_ms)
     loss = real.loss_percent / 100
     return RateProbe(
-        *task.pair, real.rate_mbps, real.delay_ms, rtt_ms, transport_for(task), loss, real.jitter_ms
+        *task.pair,
+        real.rate_mbps,
+        real.delay_ms,
+        rtt_ms,
+        transport_for(task, dilation),
+        loss,
+        real.jitter_ms,
     )
 
 
-def transport_for(task: Task) -> Literal["tcp", "udp"]:
+def transport_for(task: Task, dilation: Dilation) -> Literal["tcp", "udp"]:
     """Return the kind of flow that measures a rate.
 
-    It is TCP if neither direction has loss or jitter and no packet takes as long as TCP waits
-    before it retransmits.
+    It is TCP if neither direction has loss or jitter, no packet takes as long as TCP waits before
+    it retransmits, and the dilated round trip is short enough for TCP's slow start.
     """
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
-    return "udp" if rough or slow else "tcp"
+    distant = dilation.real_ms(task.rtt_ms) > _TCP_LONGEST_RTT_MS
+    return "udp" if rough or slow or distant else "tcp"
 
 
 def _verify_losses(

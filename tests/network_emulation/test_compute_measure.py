@@ -15,6 +15,7 @@ from laggard.network_emulation.compute import ShareController, measure
 from laggard.network_emulation.compute.measure import (
     QUOTA_TOLERANCE,
     ROUNDS,
+    can_verify_beside_others,
     get_tolerance,
     verify_shares,
 )
@@ -117,3 +118,44 @@ def test_a_wrong_share_fails_when_it_was_measured_often_enough(
 
 def test_signals_have_a_wider_tolerance_of_their_own() -> None:
     assert get_tolerance("stop-signal") > get_tolerance("cgroup-quota") == QUOTA_TOLERANCE == 0.05
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({}, True),
+        ({"a": 0.02, "b": 0.1}, True),
+        ({"a": 0.02, "b": 0.11}, False),
+        ({f"h{i}": 0.05 for i in range(10)}, True),
+        ({f"h{i}": 0.05 for i in range(11)}, False),
+        ({"a": 1.0}, False),
+    ],
+)
+def test_only_small_shares_that_leave_half_a_core_are_verified_beside_others(
+    shares: dict[str, float], expected: bool
+) -> None:
+    assert can_verify_beside_others(shares, dict.fromkeys(shares, 3)) is expected
+    apart = {host: number % 2 for number, host in enumerate(shares)}
+    assert can_verify_beside_others(shares, apart) >= expected
+
+
+def test_others_have_ended_before_a_miss_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+
+    def run(
+        plans: Mapping[str, Sequence[PhaseSet]], *_: object
+    ) -> Mapping[str, tuple[Timing, ...]]:
+        happened.append("measured")
+        off = 2.0 if len(happened) == 1 else 0.99
+        return {
+            host: tuple(_timing(each, _SHARES[host] / off) for each in plan)
+            for host, plan in plans.items()
+        }
+
+    monkeypatch.setattr(measure, "_run_probes", run)
+    controller = cast("ShareController", _Controller())
+    verify_shares(_SHARES, controller, Dilation(), before_retry=lambda: happened.append("waited"))
+    assert happened[:3] == ["measured", "waited", "measured"]
+    assert happened.count("measured") == happened.count("waited") + 1

@@ -144,6 +144,9 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
         40.0,
         "tcp",
     )
+    distant = replace(slow, there=Constraint(5.0, rate_mbps=40.0))
+    assert rate_probe(distant, Dilation(100.0)).transport == "tcp"
+    assert rate_probe(distant, Dilation(101.0)).transport == "udp", "slow start takes too long"
     lossy = replace(slow, there=Constraint(5.0, rate_mbps=100.0, loss_percent=5.0))
     assert rate_probe(lossy, PLAIN).transport == "udp"
     crawling = rate_probe(replace(slow, there=Constraint(12.5, rate_mbps=0.00547)), PLAIN)

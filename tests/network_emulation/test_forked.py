@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import gc
 import resource
+import time
+from pathlib import Path
 
-from laggard.network_emulation.forked import run_forked
+import pytest
+
+from laggard.core.errors import InputError
+from laggard.network_emulation.forked import companion_is_alive, run_forked, start_forked
 
 OBJECTS = 200_000
 """Some 5,000 pages of them."""
@@ -23,3 +28,31 @@ def test_a_collection_copies_nothing_of_what_was_inherited() -> None:
     inherited = [[each] for each in range(OBJECTS)]
     assert run_forked("laggard-test", _pages_of_a_collection) < 500
     assert len(inherited) == OBJECTS
+
+
+def test_a_started_call_runs_beside_its_caller_and_ends_with_it(tmp_path: Path) -> None:
+    go, begun = tmp_path / "go", tmp_path / "begun"
+
+    def answer() -> int:
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return 7
+
+    with start_forked("laggard-test", answer) as call:
+        while not begun.exists():
+            time.sleep(0.01)
+        go.touch()
+        assert call.result() == 7
+    go.unlink()
+    with start_forked("laggard-test", answer) as call:
+        pid = call._pid
+    assert not companion_is_alive(pid)
+
+
+def test_a_started_call_raises_what_its_function_raised() -> None:
+    def refuse() -> int:
+        raise InputError("no")
+
+    with start_forked("laggard-test", refuse) as call, pytest.raises(InputError, match="no"):
+        call.result()

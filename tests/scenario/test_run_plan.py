@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from laggard.remote.testbeds.ssh import SshTestbed
+from laggard.scenario.bring_up import BringUp
 from laggard.scenario.load import load_scenario
 from laggard.scenario.run_plan import LocalMachine, RunPlan, plan_local_run, plan_remote_run
 from tests.scenario.scenario_folders import template, write
@@ -166,3 +168,23 @@ def test_warnings_are_repeated(folder: Path) -> None:
     plan = plan_local_run(load_scenario(folder, ["network.networks=[]"]), MACHINE)
     assert plan.links == ()
     assert "warning:" in plan.text()
+
+
+def test_bring_up_takes_longer_with_more_dilation() -> None:
+    """The estimate has a part for each stage; side by side, only the longest counts."""
+    parts = BringUp(1.0, 3.0, 5.0, 4.0, 2.0, overlaps=True)
+    assert parts.total_s == 1.0 + 5.0 + 2.0
+    assert replace(parts, overlaps=False).total_s == 1.0 + 5.0 + 4.0 + 2.0
+
+
+def test_the_plan_tells_how_long_bring_up_takes(folder: Path) -> None:
+    quick = plan_local_run(load_scenario(folder), MACHINE)
+    whole = plan_local_run(load_scenario(folder, ["heterogeneity.deterministic=[]"]), MACHINE)
+    assert quick.bring_up_s is not None
+    assert whole.bring_up_s is not None
+    assert f"begins after about {quick.bring_up_s:.0f} s" in quick.text()
+    assert whole.dilation > quick.dilation
+    on_one = plan_local_run(
+        load_scenario(folder), LocalMachine(cores=(2,), links="userspace", reserved_cores=0.5)
+    )
+    assert on_one.bring_up_s is not None

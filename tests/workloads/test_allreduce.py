@@ -26,14 +26,19 @@ SLEEP_S = 0.1
 
 
 def run_case(
-    forkery: Forkery, case: str, folder: Path, world_size: int, **settings: object
+    forkery: Forkery,
+    case: str,
+    folder: Path,
+    world_size: int,
+    module: str = "gloo_cases",
+    **settings: object,
 ) -> None:
     pids = []
     for rank in range(world_size):
         argument = json.dumps(
             {"rank": rank, "world_size": world_size, "folder": str(folder), **settings}
         )
-        pids.append(forkery.spawn(f"gloo_cases:{case}", argument, folder / f"{rank}.log"))
+        pids.append(forkery.spawn(f"{module}:{case}", argument, folder / f"{rank}.log"))
     statuses = forkery.wait(pids)
     assert statuses == [0] * world_size, "\n".join(log.read_text() for log in folder.glob("*.log"))
 

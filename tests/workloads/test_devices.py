@@ -104,11 +104,14 @@ def test_plans_are_of_the_processor_unless_said_otherwise() -> None:
 
 
 def test_what_workers_are_told_of_their_way_to_each_other() -> None:
-    assert collective_environment(workers({})[1]) == {"GLOO_SOCKET_IFNAME": "eno1"}
+    gloo = {"GLOO_SOCKET_IFNAME": "eno1", "TORCH_GLOO_LAZY_INIT": "1"}
+    assert collective_environment(workers({})[1]) == gloo
+    relayed = workers({})[1].model_copy(update={"relayed": True})
+    assert collective_environment(relayed) == {"GLOO_SOCKET_IFNAME": "eno1"}
     first, second = (host.name for host in make_hosts(2))
     on_gpu, on_cpu = (collective_environment(plan) for plan in workers({first: 1}))
-    assert on_gpu == {"GLOO_SOCKET_IFNAME": "eno1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert on_cpu == {"GLOO_SOCKET_IFNAME": "eno1"}
+    assert on_gpu == {**gloo, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert on_cpu == gloo
     assert collective_environment(workers({first: 1, second: 1})[1]) == {
         "GLOO_SOCKET_IFNAME": "eno1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -72,6 +72,11 @@ class WorkerOutputDir:
         return self.folder / "full_speed"
 
     @property
+    def initial_model(self) -> Path:
+        """Return the file of the initial model that rank 0 has built (initial_model.py)."""
+        return self.folder / "initial_model"
+
+    @property
     def checkpoint(self) -> Path:
         """Return the file with the state of model and optimizer at the last checkpoint."""
         return self.folder / "checkpoint.pt"

@@ -241,7 +241,9 @@ def plan_rate_flow(task: Task, ingress_limits: Sequence[IngressLimit] = ()) -> F
     is_receiver_limited = task.there.rate_mbps <= _UDP_MBPS and any(
         _is_slowest(ingress_limit, task) for ingress_limit in ingress_limits
     )
-    transport: Literal["tcp", "udp"] = "udp" if is_receiver_limited else transport_for(task)
+    transport: Literal["tcp", "udp"] = (
+        "udp" if is_receiver_limited else transport_for(task, _REAL_TIME)
+    )
     return FlowProbe(transport, task.there.rate_mbps, task.rtt_ms, warm_up_s, window_s, loss=loss)
 
 

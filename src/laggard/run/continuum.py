@@ -11,13 +11,14 @@ from pathlib import Path
 from laggard.core.run_schema import FidelityCheck
 from laggard.layers_services.local.namespaces import HostNamespaces, create_namespaces
 from laggard.network_emulation.compute import ShareController, open_shares
-from laggard.network_emulation.compute.measure import verify_shares
+from laggard.network_emulation.compute.measure import can_verify_beside_others, verify_shares
 from laggard.network_emulation.fidelity.verify_links import (
     ORDINARY,
     REALTIME,
     Tolerance,
     verify_links,
 )
+from laggard.network_emulation.forked import ForkedCall, start_forked
 from laggard.network_emulation.links.backend import LinkBackend
 from laggard.network_emulation.links.plan_links import LinkPlan, dilate_links
 from laggard.network_emulation.links.tcp_settings import configure_tcp_of
@@ -57,13 +58,13 @@ def open_continuum(
 ) -> Iterator[Continuum]:
     """Create the hosts, shape their links and shares, and measure both.
 
-    The links are measured while the imports may still run; shares are measured afterwards, because
-    imports use the cores.
+    The links are measured while the imports may still run. If the hosts leave enough of the cores
+    free, the shares are measured at the same time. Otherwise they are measured afterwards, because
+    imports and probes of links use the cores.
 
     Args:
         context: run whose continuum is created.
-        wait_for_imports: function that returns when no other process computes any more, so that
-            shares can be measured.
+        wait_for_imports: function that returns when no other process computes any more.
 
     Yields:
         The running continuum; it is closed when the body ends.
@@ -76,24 +77,60 @@ def open_continuum(
     ):
         links, tolerance = _start_links(context, namespaces)
     try:
-        with context.journal.stage(
-            "verify links", "round trips and rates, compared with the requested values"
-        ):
-            checks = verify_links(
+        # The measurement of the links is forked first: it must not inherit pipes of the limiters.
+        with start_forked(
+            "laggard-verify",
+            lambda: verify_links(
                 context.scenario.links, namespaces.paths, context.dilation, tolerance
-            )
-        with context.journal.stage("imports"):
-            wait_for_imports()
-        with (
-            _create_drives(context) as drives,
-            open_shares(_get_real_shares(context), context.cgroups, context.cpu.cpus) as shares,
-        ):
-            checks += _verify_drives(context, drives)
-            with context.journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host"):
-                checks += verify_shares(_get_real_shares(context), shares, context.dilation)
-            yield Continuum(namespaces, links, shares, drives, checks, tolerance)
+            ),
+        ) as links_measured:
+            background = _Background(context, links_measured, wait_for_imports)
+            if not _can_overlap(context):
+                background.wait()
+            with (
+                _create_drives(context) as drives,
+                open_shares(_get_real_shares(context), context.cgroups, context.cpu.cpus) as shares,
+            ):
+                share_checks = _verify_shares(context, shares, background)
+                checks = background.wait() + _verify_drives(context, drives) + share_checks
+                yield Continuum(namespaces, links, shares, drives, checks, tolerance)
     finally:
         links.close()
+
+
+@dataclass
+class _Background:
+    """Work that may run while the shares are measured: measuring the links, and the imports."""
+
+    context: RunContext
+    links: ForkedCall[tuple[FidelityCheck, ...]]
+    wait_for_imports: Callable[[], object]
+    checks: tuple[FidelityCheck, ...] | None = None
+
+    def wait(self) -> tuple[FidelityCheck, ...]:
+        """Wait until this work is done, and return the checks of the links."""
+        if self.checks is None:
+            with self.context.journal.stage(
+                "verify links", "round trips and rates, compared with the requested values"
+            ):
+                self.checks = self.links.result()
+            with self.context.journal.stage("imports"):
+                self.wait_for_imports()
+        return self.checks
+
+
+def _can_overlap(context: RunContext) -> bool:
+    return context.cgroups is not None and can_verify_beside_others(
+        _get_real_shares(context), context.cpu.cpus
+    )
+
+
+def _verify_shares(
+    context: RunContext, shares: ShareController, background: _Background
+) -> tuple[FidelityCheck, ...]:
+    real = _get_real_shares(context)
+    with context.journal.stage("verify shares", "phases of 1, 10 and 100 ms on every host"):
+        return verify_shares(real, shares, context.dilation, before_retry=background.wait)
 
 
 def _get_real_shares(context: RunContext) -> Mapping[str, float]:

@@ -29,6 +29,7 @@ from laggard.network_emulation.model import (
     TraceEvent,
 )
 from laggard.network_emulation.probe import choose_backend
+from laggard.scenario.bring_up import estimate_bring_up
 from laggard.scenario.load import Scenario
 from laggard.workloads.validate import EVALUATIONS_TO_STOP
 
@@ -146,6 +147,7 @@ class RunPlan(Record):
     cpu_shares: float
     usable_cores: float | None
     cpu_load: float | None = None
+    bring_up_s: float | None = None
     workflow_plays: int
     program: PlannedProgram = PlannedProgram()
     warnings: tuple[str, ...]
@@ -200,6 +202,11 @@ class RunPlan(Record):
         )
         yield f"  {self.cores} cores, {usable}; {speed_text}"
         yield f"  {shares}{load_text}"
+        if self.bring_up_s is not None:
+            yield (
+                f"  the first training step begins after about {self.bring_up_s:.0f} s if no other"
+                " program uses the machine; links and shares are verified by then"
+            )
 
 
 def count_reserved_cores(
@@ -233,6 +240,7 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
             "dilation": round(cpu.dilation, 4),
             # `dilation` is rounded for readers only; the load is computed from the exact value.
             "usable_cores": len(machine.cores) - reserved,
+            "bring_up_s": round(estimate_bring_up(scenario, cpu).total_s, 1),
             "cpu_load": round(
                 sum(compute_load(share / cpu.dilation) for share in scenario.peak_shares.values()),
                 4,

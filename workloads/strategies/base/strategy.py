@@ -40,6 +40,8 @@ class TrainingContext:
         recorder: recorder that receives every phase.
         device: device of the model and the batches.
         backend: backend of the collectives.
+        same_model: whether the initial model is known to be the same on all ranks, so that the
+            strategy need not broadcast it.
         last_step: last allowed step (from 0), if the number of steps ends the training.
         endpoint: endpoint for messages to the server, which is node `world_size`; None without a
             server.
@@ -58,6 +60,7 @@ class TrainingContext:
     recorder: Recorder
     device: torch.device = CPU_DEVICE
     backend: Backend = "gloo"
+    same_model: bool = False
     last_step: int | None = None
     endpoint: Endpoint | None = None
     peers: PeerConnections | None = None

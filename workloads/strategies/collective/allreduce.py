@@ -75,6 +75,7 @@ class AllReduce(SynchronizesEveryStep):
         self._ddp = ObservedDDP(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
+            init_sync=not context.same_model,
             bucket_cap_mb=bucket_cap_mb(parameters.compress),
         )
         self._ddp.listener = self

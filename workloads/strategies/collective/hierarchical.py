@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from laggard.core.span_schema import Phase
 from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.specification.section import StepCount
+from laggard.workloads.strategies.base.group_connections import connect_collectives
 from laggard.workloads.strategies.base.local_gradient import LocalGradient
 from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.base.sample_weights import SampleWeights
@@ -93,7 +94,12 @@ class Hierarchical:
         self._members, self._tiers = members[self._tier], len(members)
         # torch requires every rank to create every group, in the same order.
         self._tier_group = [dist.new_group(ranks) for ranks in members][self._tier]
-        self._leaders = dist.new_group([ranks[0] for ranks in members])
+        leaders = [ranks[0] for ranks in members]
+        self._leaders = dist.new_group(leaders)
+        if context.backend == "gloo":
+            connect_collectives(self._members, context.rank, self._tier_group)
+            if context.rank in leaders:
+                connect_collectives(leaders, context.rank, self._leaders)
         codec = create_vector_codec(parameters.compress)
         # Compressed averages divide by the number of ranks, so they cannot weight by samples.
         by_samples = codec is None and parameters.balanced_batches is not None
