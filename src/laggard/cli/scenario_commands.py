@@ -32,23 +32,25 @@ def init_scenario(folder: Path) -> None:
 @handle_errors
 def check_scenario(scenario: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Validate a scenario without starting anything."""
+    from laggard.scenario.emulation_limits import list_emulation_limits
     from laggard.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
+    warnings = (*loaded.warnings, *list_emulation_limits(loaded))
     if as_json:
         print_text(
             json.dumps(
                 {
                     "scenario": loaded.name,
                     "hosts": len(loaded.hosts),
-                    "warnings": list(loaded.warnings),
+                    "warnings": list(warnings),
                 }
             )
         )
         return
-    for warning in loaded.warnings:
+    for warning in warnings:
         print_text(f"warning: {warning}", err=True)
-    count = len(loaded.warnings)
+    count = len(warnings)
     verdict = f"{count} warning{'s' * (count > 1)}, no errors" if count else "no errors"
     print_text(f"{loaded.name}: {len(loaded.hosts)} hosts, {verdict}")
 

@@ -44,6 +44,7 @@ from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
+from laggard.scenario.emulation_limits import list_emulation_limits
 from laggard.scenario.load import Scenario
 from laggard.scenario.run_plan import count_reserved_cores
 from laggard.supervision.child_process import run_in_child
@@ -212,9 +213,9 @@ def _finalize_in_child(context: RunContext, finalize: Callable[[], None]) -> Non
 def _draft_record(
     scenario: Scenario, options: RunOptions, backend: BackendName, cpu: CpuPlan
 ) -> RunRecord:
-    first = create_record(
-        scenario, options.testbed, backend, options.command, _find_ignored_features(scenario)
-    )
+    limits = list_emulation_limits(scenario, dilation=options.dilation)
+    warnings = (*_find_ignored_features(scenario), *limits)
+    first = create_record(scenario, options.testbed, backend, options.command, warnings)
     return first.model_copy(
         update={"dilation": cpu.dilation, "hosts": (fingerprint.describe_machine(),)}
     )
