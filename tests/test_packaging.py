@@ -76,7 +76,7 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert "License-Expression: GPL-3.0-or-later" in text
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
     (points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    assert "laggard = laggard.cli.main:main" in wheel.read(points).decode()
+    assert "laggard = laggard.__main__:main" in wheel.read(points).decode()
 
 
 def test_the_rooms_are_links_into_the_tree() -> None:
