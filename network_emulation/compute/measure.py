@@ -63,7 +63,7 @@ class _Measured:
     rounds: int = 1
 
 
-def can_verify_beside_others(shares: Mapping[str, float], cpus: Mapping[str, int]) -> bool:
+def can_verify_on_busy_cores(shares: Mapping[str, float], cpus: Mapping[str, int]) -> bool:
     """Return whether shares can be verified while other processes use the cores.
 
     The hosts then need at most half of each core, and each host little of it. Their control groups

@@ -15,7 +15,7 @@ from laggard.network_emulation.compute import ShareController, measure
 from laggard.network_emulation.compute.measure import (
     QUOTA_TOLERANCE,
     ROUNDS,
-    can_verify_beside_others,
+    can_verify_on_busy_cores,
     get_tolerance,
     verify_shares,
 )
@@ -134,9 +134,9 @@ def test_signals_have_a_wider_tolerance_of_their_own() -> None:
 def test_only_small_shares_that_leave_half_a_core_are_verified_beside_others(
     shares: dict[str, float], expected: bool
 ) -> None:
-    assert can_verify_beside_others(shares, dict.fromkeys(shares, 3)) is expected
+    assert can_verify_on_busy_cores(shares, dict.fromkeys(shares, 3)) is expected
     apart = {host: number % 2 for number, host in enumerate(shares)}
-    assert can_verify_beside_others(shares, apart) >= expected
+    assert can_verify_on_busy_cores(shares, apart) >= expected
 
 
 def test_others_have_ended_before_a_miss_is_measured_again(

@@ -66,7 +66,7 @@ def run_in_subprocess(
     arguments = [
         sys.executable,
         "-m",
-        "laggard.cli.main",
+        "laggard",
         *command,
         str(scenario),
         "--json",

@@ -11,7 +11,7 @@ from pathlib import Path
 from laggard.core.run_schema import FidelityCheck
 from laggard.layers_services.local.namespaces import HostNamespaces, create_namespaces
 from laggard.network_emulation.compute import ShareController, open_shares
-from laggard.network_emulation.compute.measure import can_verify_beside_others, verify_shares
+from laggard.network_emulation.compute.measure import can_verify_on_busy_cores, verify_shares
 from laggard.network_emulation.fidelity.verify_links import (
     ORDINARY,
     REALTIME,
@@ -120,7 +120,7 @@ class _Background:
 
 
 def _can_overlap(context: RunContext) -> bool:
-    return context.cgroups is not None and can_verify_beside_others(
+    return context.cgroups is not None and can_verify_on_busy_cores(
         _get_real_shares(context), context.cpu.cpus
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.cpu_plan import CpuPlan
-from laggard.network_emulation.compute.measure import can_verify_beside_others
+from laggard.network_emulation.compute.measure import can_verify_on_busy_cores
 from laggard.network_emulation.compute.phases import expected_s, plan_probes
 from laggard.network_emulation.fidelity.verify_links import choose_representatives
 from laggard.scenario.load import Scenario
@@ -74,7 +74,7 @@ def estimate_bring_up(scenario: Scenario, cpu: CpuPlan) -> BringUp:
         links_s=_LINK_PROBES_S + tcp_s + _ECHO_ROUND_TRIPS * rtt_s,
         shares_s=_estimate_shares_s(real),
         workers_s=_WORKER_S * len(scenario.ranks) + _CONNECT_ROUND_TRIPS * rtt_s,
-        overlaps=can_verify_beside_others(real, cpu.cpus),
+        overlaps=can_verify_on_busy_cores(real, cpu.cpus),
     )
 
 

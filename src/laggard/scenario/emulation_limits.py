@@ -1,4 +1,4 @@
-"""What this machine cannot emulate exactly, told before anything starts."""
+"""Warnings about hosts that this machine cannot emulate exactly."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def list_emulation_limits(
     layers = Counter(host.layer for host in scenario.hosts if host.name in set(small))
     hosts = ", ".join(f"{count} of {layer}" for layer, count in layers.items())
     percent = 100 * min(scenario.peak_shares[name] for name in small) / plan.dilation
-    return (
-        (
-            f"{len(small)} hosts ({hosts}) get {percent:.2g} % of a core on this machine with"
-            f" {len(numbers)} cores, in a run {plan.dilation:.0f} times slower than real time; less than"
-            f" {100 * LEAST_REAL_SHARE:g} % may fail the verification — use fewer hosts, or a machine"
-            " with more cores"
-        ),
+    message = (
+        f"{len(small)} hosts ({hosts}) get {percent:.2g} % of a core on this machine with"
+        f" {len(numbers)} cores, in a run {plan.dilation:.0f} times slower than real time; less"
+        f" than {100 * LEAST_REAL_SHARE:g} % may fail the verification — use fewer hosts, or a"
+        " machine with more cores"
     )
+    return (message,)
