@@ -3,10 +3,12 @@
     python benchmarks/faults.py signals 100
     python benchmarks/faults.py kills 100
     python benchmarks/faults.py writes 100
+    python benchmarks/faults.py command 10
 
 `signals` sends SIGINT, SIGTERM or SIGHUP, to every fourth run a second one. `kills` kills one
 process of the run with `kill -9`. `writes` lets one change of a file in the run folder fail, at as
-many places as there are runs, evenly over a whole run; it needs gcc. It prints every run that did
+many places as there are runs, evenly over a whole run; it needs gcc. `command` kills the command of
+a run of twelve hosts in three tiers, and compares finished steps with readable ones. It prints every run that did
 not hold its promises (`docs/explanation/reliability.md`), and the number of those that did.
 """
 
@@ -36,6 +38,13 @@ LONGEST_S = 15.0
 PATIENCE_S = 20.0
 SECOND_AFTER_S = 0.8
 STEPS = 40
+TWELVE_HOSTS = """
+environment: {job_name: twelve, g5k: {cluster: paradoxe}}
+layers:
+  - {name: cloud, services: [{name: trainer, quantity: 2}]}
+  - {name: fog, services: [{name: trainer, quantity: 4}]}
+  - {name: edge, services: [{name: trainer, quantity: 6}]}
+"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,8 @@ def list_broken_promises(ended: Ended, runs: Path) -> Iterator[str]:
         done = subprocess.run(report, capture_output=True, text=True, check=False)
         if done.returncode or "Traceback" in done.stderr:
             yield f"report ends with status {done.returncode}: {done.stderr[-300:]}"
+        elif finished and not (folder / "steps.parquet").exists():
+            yield f"no step can be read: {done.stderr[-500:]}{sorted(folder.iterdir())}"
         elif finished:
             steps = pd.read_parquet(folder / "steps.parquet").query("rank == 0")
             if len(steps) < finished:
@@ -122,6 +133,34 @@ def kill_process(chance: random.Random, _number: int, runs: Path, scenario: Path
     left = find_rest(processes, run.pid)
     what = f"kill -9 of {name} after {moment_s:.2f} s"
     return Ended(what, run.returncode, output, time.monotonic() - killed_s, left)
+
+
+def kill_command(chance: random.Random, _number: int, runs: Path, scenario: Path) -> Ended:
+    """Kill the command itself in the middle of training."""
+    run = start(runs, scenario)
+    while not any(path.stat().st_size for path in runs.glob("*/2*/workers/progress.jsonl")):
+        time.sleep(0.05)
+    moment_s = chance.uniform(1.0, 8.0)
+    time.sleep(moment_s)
+    processes = list_processes(run)
+    run.kill()
+    killed_s = time.monotonic()
+    output, _ = run.communicate(timeout=600)
+    left = find_rest(processes, run.pid)
+    ending_s = time.monotonic() - killed_s
+    (progress,) = runs.glob("*/2*/workers/progress.jsonl")
+    finished = progress.read_bytes().count(b"\n")
+    folder = progress.parent.parent
+    subprocess.run(Laggard(runs).command("report", str(folder)), check=True, capture_output=True)
+    steps = pd.read_parquet(folder / "steps.parquet")
+    readable = steps.groupby("rank").size()
+    print(
+        f"{finished} steps finished; readable by rank: {readable.min()} to {readable.max()}",
+        flush=True,
+    )
+    what = f"kill -9 of the command {moment_s:.1f} s after the first step"
+    lost = (f"{finished - readable[0]} steps",) if readable[0] < finished else ()
+    return Ended(what, run.returncode, output, ending_s, (*left, *lost))
 
 
 def list_processes(run: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -183,9 +222,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, scenario = Path(name), Path(name) / "small"
         scenario.mkdir()
-        for file, text in SMALL.items():
-            (scenario / file).write_text(text.replace("steps: 60", f"steps: {STEPS}"))
-        faults = {"signals": send_signals, "kills": kill_process}
+        steps = 100_000 if kind == "command" else STEPS
+        layers = {"layers_services.yaml": TWELVE_HOSTS} if kind == "command" else {}
+        for file, text in {**SMALL, **layers}.items():
+            (scenario / file).write_text(text.replace("steps: 60", f"steps: {steps}"))
+        faults = {"signals": send_signals, "kills": kill_process, "command": kill_command}
         runs = (
             fail_writes(count, folder, scenario)
             if kind == "writes"

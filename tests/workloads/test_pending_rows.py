@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 from laggard.workloads.plan import ENVIRONMENT
 from laggard.workloads.tracing.pending_rows import CAPACITY
 from laggard.workloads.tracing.row_types import STEP_ROW
-from laggard.workloads.tracing.stream import read_rows
+from laggard.workloads.tracing.stream import RowStream, read_rows
 
 ROWS = 7
 KILL_AT_EVERY_LINE = """
@@ -74,6 +75,53 @@ def test_a_writer_killed_at_any_line_loses_no_row_and_repeats_none(tmp_path: Pat
         assert status in (0, -signal.SIGKILL)
     assert ended[-1][1:] == [0, ROWS]
     assert len(ended) > 100
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from laggard.workloads.tracing.row_types import STEP_ROW
+from laggard.workloads.tracing.stream import RowStream
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+stream, limit = RowStream(Path(sys.argv[1]), STEP_ROW), int(sys.argv[2])
+for step in range(12):
+    stream.append((step, 0, step * 10, step * 10 + 9, 0.5, 4, 8, 0, 0, 0, step, step + 1, -1))
+    if step % 3 == 2:
+        # The file may grow up to this size only, later to any size.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit if step == 5 else -1, -1))
+        try:
+            stream.flush()
+        except OSError as error:
+            print(error.errno)
+try:
+    stream.close()
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_write_that_fails_within_a_batch_loses_no_row(part: int, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    whole = RowStream(tmp_path / "whole", STEP_ROW)
+    sizes = [(tmp_path / "whole").stat().st_size]
+    for step in range(6):
+        whole.append((step, 0, step * 10, step * 10 + 9, 0.5, 4, 8, 0, 0, 0, step, step + 1, -1))
+        if step % 3 == 2:
+            whole.flush()
+            sizes.append((tmp_path / "whole").stat().st_size)
+    whole.close()
+    limit = sizes[1] + (sizes[2] - sizes[1]) * part // 10
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path), str(limit)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
+    assert done.stdout.split() == [str(errno.EFBIG)]
+    assert read_rows(path, STEP_ROW)["step"].tolist() == list(range(12))
 
 
 @pytest.mark.parametrize(

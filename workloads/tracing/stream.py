@@ -6,8 +6,10 @@ kill loses none.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,8 @@ class RowStream:
         )
         self._writer = pa.ipc.new_stream(self._file, self._schema)
         self._flushed_ns = time.monotonic_ns()
+        self._path = path
+        self._is_broken = False
 
     @property
     def count(self) -> int:
@@ -55,17 +59,35 @@ class RowStream:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered rows."""
-        if count := self._pending.count:
-            held = self.rows[:count]
-            columns = [_column(held[field.name], field.type) for field in self._schema]
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-            self._pending.set_written()
+        """Write the buffered rows.
+
+        Raises:
+            OSError: the disk is full or fails. The rows stay in the file of pending rows, and
+                nothing more is written to the stream.
+        """
+        if (count := self._pending.count) and not self._is_broken:
+            self._write(count)
         self._flushed_ns = time.monotonic_ns()
+
+    def _write(self, count: int) -> None:
+        held, whole_bytes = self.rows[:count], self._file.tell()
+        columns = [_column(held[field.name], field.type) for field in self._schema]
+        try:
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        except OSError:
+            # What followed a part of a batch would be read as its rest.
+            self._is_broken = True
+            with suppress(OSError):
+                os.truncate(self._path, whole_bytes)
+            raise
+        self._pending.set_written()
 
     def close(self) -> None:
         """Write the remaining rows and end the stream."""
         self.flush()
+        if self._is_broken:
+            self._file.close()
+            return
         self._writer.close()
         self._file.close()
         self._pending.remove()
