@@ -13,13 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from laggard.core.termination_signals import list_handled_signals
+from laggard.core.termination_signals import SECOND_AFTER_S, list_handled_signals
 
-SECOND_AFTER_S = 0.5
-"""Time after the first signal from which another one is a second wish of the user.
-
-Programs such as timeout(1) signal a process and then its group, which is one wish.
-"""
 _POLL_S = 0.1
 _IDLE_S = 3600.0
 

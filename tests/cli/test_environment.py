@@ -150,7 +150,7 @@ main()
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-@pytest.mark.parametrize("command", WITH_RUNS)
+@pytest.mark.parametrize("command", [name for name in WITH_RUNS if name != "verify"])
 def test_folders_of_root(command: str, mode: int, open_folder: Path) -> None:
     """An ordinary user in a folder that root owns, and that only root may list."""
     if os.geteuid() != 0:

@@ -103,6 +103,8 @@ def test_the_part_on_a_laptop(tmp_path: Path) -> None:
         if words[0] == "compare" and "has the status unfaithful" in done.stderr:
             # What a busy machine could not emulate is not compared.
             accepted = {InputError.exit_status}
+        if words[0] == "campaign" and "unfaithful" in done.stdout:
+            accepted = {1}
         assert done.returncode in accepted, (words, done.stdout[-3000:], done.stderr[-3000:])
         assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/my-continuum/latest/report.html").is_file()

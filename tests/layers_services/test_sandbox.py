@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from laggard.core.errors import DeploymentError
+from laggard.core.termination_signals import SECOND_AFTER_S
 from laggard.layers_services.local import sandbox
-from laggard.layers_services.local.signalled_wait import SECOND_AFTER_S
 
 if TYPE_CHECKING:
     from tests.users import Runner

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SECOND_AFTER_S = 0.5
+"""Time after the first signal from which another one is a second wish of the user.
+
+Programs such as timeout(1) signal a process and then its group, which is one wish.
+"""
 
 
 def list_handled_signals() -> set[signal.Signals]:

@@ -7,16 +7,17 @@ after their release. Data is fetched before the release is tried.
 from __future__ import annotations
 
 import logging
-import math
+import os
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
-from laggard.core.errors import DeploymentError, LaggardError
+from laggard.core.errors import EXIT_INTERRUPTED, DeploymentError, LaggardError
 from laggard.core.run_schema import RunRecord
-from laggard.core.termination_signals import hold_signals
+from laggard.core.text.terminal_output import print_text
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh.ssh_config import write_ssh_config
@@ -43,7 +44,7 @@ from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
-from laggard.supervision.child_process import ChildEnd, run_in_child
+from laggard.supervision.interrupts import interrupt_on_signals
 from laggard.workloads.coordination.barrier_relay import BarrierHub
 from laggard.workloads.coordination.progress_relay import ProgressHub
 from laggard.workloads.plan import ENVIRONMENT
@@ -93,36 +94,28 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         InputError: the inventory or the reservation cannot be used; nothing was started.
         RunFolderError: the run folder cannot be created.
     """
-    # The plan comes before the run folder, so a refused scenario leaves no folder behind.
-    plan = plan_machines(scenario, options.testbed)
+    journals: list[Journal] = []
     with ExitStack() as stack:
-        # From here on, a signal waits until a process can handle it.
-        stack.enter_context(hold_signals())
+        stack.enter_context(interrupt_on_signals(lambda: _end_at_once(journals)))
+        # The plan comes before the run folder, so a refused scenario leaves no folder behind.
+        plan = plan_machines(scenario, options.testbed)
         folder, record = RunFolder.create(
             options.runs,
             create_record(scenario, options.testbed.name, "netem", options.command, plan.warnings),
         )
         stack.enter_context(folder)
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
-        folder.logs.mkdir()
-        folder.write_scenario(scenario.files())
-        ended = run_in_child(
-            lambda: _run_and_analyze(scenario, plan, options, journal),
-            "a remote run",
-            math.inf,
-            lambda: journal.display.show_message(
-                "ending: data is fetched and machines are released; a second signal ends at once"
-            ),
-        )
-        journal.reload()
-        _complete_record(journal, ended)
+        journals.append(journal)
+        _run_and_analyze(scenario, plan, options, journal)
         return journal.record, folder.path
 
 
 def _run_and_analyze(
     scenario: Scenario, plan: MachinePlan, options: RemoteOptions, journal: Journal
-) -> int:
+) -> None:
     try:
+        journal.folder.logs.mkdir()
+        journal.folder.write_scenario(scenario.files())
         state = _run_on_reserved_nodes(scenario, plan, options, journal)
         if state.trained is not None:
             began_s, ended_s = state.trained.began_s, state.trained.ended_s
@@ -134,26 +127,29 @@ def _run_and_analyze(
             report_untrained_run(journal)
     # This is the last place that can record an unexpected exception in the run folder.
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
-        return record_failure(journal, error)
+        record_failure(journal, error)
     finally:
         journal.display.close()
-    return 0
 
 
-def _complete_record(journal: Journal, ended: ChildEnd) -> None:
-    """Complete the record of a run whose process could not do so itself."""
-    held = [f"{job.site}:{job.job_id or '?'}" for job in journal.record.jobs if not job.released]
-    release = (
-        f"; it still holds {', '.join(held)} — `laggard destroy {journal.record.id}` releases it"
-        if held
-        else ""
-    )
-    if ended.is_second:
+def _end_at_once(journals: Sequence[Journal]) -> NoReturn:
+    """End this process after a second signal, and state which machines the run still holds."""
+    for journal in journals:
+        held = [
+            f"{job.site}:{job.job_id or '?'}" for job in journal.record.jobs if not job.released
+        ]
+        release = (
+            f"; it still holds {', '.join(held)} — `laggard destroy {journal.record.id}` releases"
+            " what it holds"
+            if held
+            else ""
+        )
         reason = f"ended at once by a second signal{release}"
-        journal.update(status="interrupted", error=reason)
-    elif journal.record.status == "running":
-        reason = f"the process of the run ended with status {ended.status}{release}"
-        journal.update(status="failed", error=reason)
+        print_text(f"error: {reason}", err=True)
+        with suppress(LaggardError):
+            journal.update(status="interrupted", error=reason)
+    # Cleanup, which the first signal has begun, may take minutes.
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _run_on_reserved_nodes(

@@ -28,12 +28,7 @@ class ChildEnd:
     is_second: bool
 
 
-def run_in_child(
-    body: Callable[[], int],
-    purpose: str,
-    ending_s: float,
-    on_interrupt: Callable[[], None] = lambda: None,
-) -> ChildEnd:
+def run_in_child(body: Callable[[], int], purpose: str, ending_s: float) -> ChildEnd:
     """Run a function in a fork of this process, and wait for its end.
 
     The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt in the function. The second one
@@ -44,23 +39,18 @@ def run_in_child(
         purpose: reason for the fork, as the subject of a message.
         ending_s: seconds after the first signal in which the function must end; it is killed
             afterwards.
-        on_interrupt: called after the first signal.
 
     Raises:
         DeploymentError: this process has several threads, or cannot fork.
     """
     child = 0
 
-    def interrupt(number: signal.Signals) -> None:
-        send(number)
-        on_interrupt()
-
     def send(number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.kill(child, number)
 
     with SignalledWait(
-        interrupt=interrupt,
+        interrupt=send,
         kill=lambda: send(signal.SIGKILL),
         suspend=lambda stop: send(signal.SIGSTOP if stop else signal.SIGCONT),
         ending_s=ending_s,

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from laggard.core.termination_signals import TERMINATION_SIGNALS
+from laggard.core.termination_signals import SECOND_AFTER_S, TERMINATION_SIGNALS
 
 
 @contextmanager
-def interrupt_on_signals() -> Iterator[None]:
+def interrupt_on_signals(on_second: Callable[[], object] | None = None) -> Iterator[None]:
     """Raise KeyboardInterrupt in the body at the first SIGINT, SIGTERM or SIGHUP.
 
-    Its argument is the signal's name. Further signals are ignored, so that they do not stop the
-    cleanup (machines are given back). A signal that is already ignored, such as SIGHUP under
-    nohup(1), stays ignored.
+    Its argument is the signal's name. Further signals do not stop the cleanup (machines are given
+    back): they are ignored, or call a function. A signal that is already ignored, such as SIGHUP
+    under nohup(1), stays ignored.
 
     Children that a library forks meanwhile inherit the handlers. Without the check of the process
     ID, a signal to such a child would unwind a copy of this process's stack and write its record
     again. In a child, the signal therefore has its default effect.
+
+    Args:
+        on_second: function to call for a later signal, which must be a second wish of the user
+            (see `SECOND_AFTER_S`); None ignores it.
     """
     own_pid = os.getpid()
 
@@ -31,8 +36,14 @@ def interrupt_on_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        for each in TERMINATION_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        first_s = time.monotonic()
+
+        def handle_later(_number: int, _frame: FrameType | None) -> None:
+            if on_second is not None and time.monotonic() - first_s > SECOND_AFTER_S:
+                on_second()
+
+        for each in previous_handlers:
+            signal.signal(each, handle_later)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     previous_handlers = {
