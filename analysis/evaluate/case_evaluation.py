@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 from laggard.analysis.detection.online.recorded_run import replay_alarms
@@ -16,6 +15,7 @@ from laggard.analysis.evaluate.ground_truth import build_events
 from laggard.analysis.evaluate.synthetic.run_generator import generate_run, simulate_makespan_s
 from laggard.analysis.evaluate.synthetic.trace_spec import TraceSpec
 from laggard.analysis.findings.analysis_result import analyze_lockstep
+from laggard.core.termination_signals import hold_signals
 
 
 def simulate_paired_makespan_s(spec: TraceSpec) -> float:
@@ -83,20 +83,8 @@ def evaluate_cases(
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        with _hold_interrupts():  # the pool's processes start in this call
+        # The pool's processes start in this call, and never receive Ctrl-C: a terminal sends it to
+        # every process of its group, also to one that still imports. The parent ends the pool.
+        with hold_signals([signal.SIGINT]):
             judgments = pool.map(evaluate_case, cases, chunksize=1)
         yield from judgments
-
-
-@contextmanager
-def _hold_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back; processes that start meanwhile inherit the mask and never receive it.
-
-    A terminal sends it to every process of its group, also to one that still imports. The parent
-    ends the pool.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -76,7 +76,7 @@ _LOSS_SIGMAS = 4.0
 """Standard errors of the count that a loss check allows in addition to the tolerance."""
 _TCP_LEAST_MBPS = 0.1
 """Rate below which a full-size packet takes about as long as TCP waits before it retransmits."""
-_TCP_LONGEST_RTT_MS = 1000.0
+TCP_LONGEST_RTT_MS = 1000.0
 """Real round trip above which slow start and its settling would take longer than ten seconds."""
 
 
@@ -397,7 +397,7 @@ def transport_for(task: Task, dilation: Dilation) -> Literal["tcp", "udp"]:
     """
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
-    distant = dilation.real_ms(task.rtt_ms) > _TCP_LONGEST_RTT_MS
+    distant = dilation.real_ms(task.rtt_ms) > TCP_LONGEST_RTT_MS
     return "udp" if rough or slow or distant else "tcp"
 
 

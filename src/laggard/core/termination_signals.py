@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -24,9 +24,16 @@ def list_handled_signals() -> set[signal.Signals]:
 
 
 @contextmanager
-def hold_signals() -> Iterator[None]:
-    """Hold termination signals back in the body; they are delivered when it ends, or to a wait."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
+def hold_signals(numbers: Iterable[signal.Signals] | None = None) -> Iterator[None]:
+    """Hold signals back in the body; they are delivered when it ends, or to a wait for them.
+
+    Processes that start meanwhile inherit this.
+
+    Args:
+        numbers: signals to hold; None for all of `list_handled_signals`.
+    """
+    held = list_handled_signals() if numbers is None else numbers
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         yield
     finally:

@@ -9,7 +9,10 @@ from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.cpu_plan import CpuPlan
 from laggard.network_emulation.compute.measure import can_verify_on_busy_cores
 from laggard.network_emulation.compute.phases import expected_s, plan_probes
-from laggard.network_emulation.fidelity.verify_links import choose_representatives
+from laggard.network_emulation.fidelity.verify_links import (
+    TCP_LONGEST_RTT_MS,
+    choose_representatives,
+)
 from laggard.scenario.load import Scenario
 
 # Seconds on an idle machine with two cores (`benchmarks/bring_up.md`).
@@ -24,7 +27,6 @@ _ATTACH_S = 0.01
 _TCP_ROUND_TRIPS = 8
 _ECHO_ROUND_TRIPS = 3
 _CONNECT_ROUND_TRIPS = 4
-_LONGEST_TCP_RTT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def estimate_bring_up(scenario: Scenario, cpu: CpuPlan) -> BringUp:
         (dilation.real_ms(task.rtt_ms) / 1e3 for task in choose_representatives(scenario.links)),
         default=0.0,
     )
-    tcp_s = min(rtt_s, _LONGEST_TCP_RTT_S) * _TCP_ROUND_TRIPS
+    tcp_s = min(rtt_s, TCP_LONGEST_RTT_MS / 1e3) * _TCP_ROUND_TRIPS
     return BringUp(
         create_s=_START_S + _HOST_S * len(scenario.hosts) + _PAIR_S * len(scenario.links.pairs),
         imports_s=_IMPORT_S,
