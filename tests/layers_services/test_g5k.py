@@ -62,8 +62,8 @@ HEAD = """
         return [[held.site, held.uid, held.state] for held in grid.held_jobs()]
 
     def launched(grid):
-        # The API finds no job by the state `tolaunch`, which a job has for a moment when others end.
-        while any(state == "tolaunch" for _, _, state in states(grid)):
+        # The API finds no job by the state `tolaunch`, which a job has between waiting and running.
+        while any(state != "running" for _, _, state in states(grid)):
             time.sleep(0.05)
         return True
 
