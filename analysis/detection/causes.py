@@ -1,4 +1,4 @@
-"""Cause of a slowdown: one slow interval of a rank, link or collective, without its cost."""
+"""Cause of a slowdown: slow steps of a rank, link or collective, without their cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laggard.core.run_schema import StragglerFamily, StragglerKind
 
 @dataclass(frozen=True)
 class Cause:
-    """One slow interval; its steps are indices into the timeline, both ends inclusive.
+    """Slow steps with one cause; steps are indices into the timeline, both ends inclusive.
 
     Attributes:
         family: name of the family, a key of `FAMILIES`.
@@ -32,6 +32,9 @@ class Cause:
         link_others_busy_s: busy seconds per step of the busiest link that is not slow.
         burdens_transfer: first and last step of the slow transfers that this rank's slow compute
             causes (a starved host reduces slowly); None if there are none.
+        steps: the slow steps, if they are fewer than all from first to last.
+        is_short: whether the steps are too few for an interval, so that the cause counts only if
+            it costs 1 % of the makespan.
     """
 
     family: StragglerFamily
@@ -47,6 +50,8 @@ class Cause:
     link_needed_s: float = 0.0
     link_others_busy_s: float = 0.0
     burdens_transfer: tuple[int, int] | None = None
+    steps: tuple[int, ...] = ()
+    is_short: bool = False
 
     @property
     def spec(self) -> FamilySpec:
@@ -56,6 +61,9 @@ class Cause:
     def covers(self, steps: int) -> BoolArray:
         """Return a mask of the steps that the cause acts on, [steps]."""
         index = np.arange(steps)
+        if self.steps:
+            chosen: BoolArray = np.isin(index, self.steps)
+            return chosen
         acts: BoolArray = (index >= self.first) & (index <= self.last)
         return acts
 

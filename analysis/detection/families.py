@@ -27,6 +27,8 @@ class FamilySpec:
         uses_processor: whether the family depends on the host's compute speed. Such work drifts
             with the machine, and a host that is slow in it also transfers slowly.
         uses_links: whether links are slow in this family instead of hosts.
+        counts_unrecorded: whether time that a rank has no record of counts, in addition to the
+            phases; its slowness is relative to the rank's whole work of a step.
     """
 
     name: StragglerFamily
@@ -36,6 +38,7 @@ class FamilySpec:
     alarm_verbs: tuple[str, str]
     uses_processor: bool = False
     uses_links: bool = False
+    counts_unrecorded: bool = False
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -66,9 +69,19 @@ STORAGE = FamilySpec(
     finding_past="fetched samples",
     alarm_verbs=("reads its data", "read their data"),
 )
+HOST = FamilySpec(
+    name="host",
+    phases=(Phase.OTHER,),
+    finding_verbs=("stalls on its host and works", "stall on their hosts and work"),
+    finding_past="stalled on the host and worked",
+    alarm_verbs=("stalls on its host", "stall on their hosts"),
+    counts_unrecorded=True,
+)
 
 FAMILIES: Mapping[StragglerFamily, FamilySpec] = {
-    each.name: each for each in (COMPUTE, NETWORK, STORAGE)
+    each.name: each for each in (COMPUTE, NETWORK, STORAGE, HOST)
 }
-LOCAL_FAMILIES = tuple(each for each in FAMILIES.values() if each.phases)
-"""Families of work that ranks do without communication."""
+LOCAL_FAMILIES = tuple(
+    each for each in FAMILIES.values() if each.phases and not each.counts_unrecorded
+)
+"""Families of recorded work that ranks do without communication."""

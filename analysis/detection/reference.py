@@ -96,8 +96,8 @@ class References:
 def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     """Fit a + b n to every phase of every rank and derive the class and fleet references.
 
-    A class is a device class within a tier. Its reference is the lower median of its ranks' fits,
-    so one slow member of two does not make the class slow.
+    A class is a device class within a tier. Its reference is the lower median of its fastest ranks
+    (see `find_fastest_ranks`), so a slow majority of a class does not make the class slow.
 
     The fastest class is the one with the least compute time at the usual batch, together with all
     classes within 10 % of it. Similar classes count as one; otherwise the luckiest of several
@@ -127,7 +127,7 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
             for name in _find_fastest_classes(at_usual[:, phase], classes)
             for rank in classes[name]
         ]
-        fleet[phase] = fits[_find_lower_median(at_usual[:, phase], quickest), phase]
+        fleet[phase] = fits[_find_reference_rank(at_usual[:, phase], quickest), phase]
     per_class = {name: _fit_class(fits, at_usual, ranks) for name, ranks in classes.items()}
     device = np.stack([per_class[_get_class_name(host)] for host in hosts])
     return References(
@@ -213,12 +213,36 @@ def _find_fastest_classes(seconds: FloatArray, classes: dict[str, list[int]]) ->
     Classes that take no time at all are ignored unless no class takes any.
     """
     leading = {
-        name: float(seconds[_find_lower_median(seconds, ranks)]) for name, ranks in classes.items()
+        name: float(seconds[_find_reference_rank(seconds, ranks)])
+        for name, ranks in classes.items()
     }
     taking = {name: value for name, value in leading.items() if value > _MIN_SECONDS} or leading
     return tuple(
         name for name, value in taking.items() if value <= MIN_RATIO * min(taking.values())
     )
+
+
+def find_fastest_ranks(seconds: FloatArray, ranks: Sequence[int]) -> list[int]:
+    """Return the fastest ranks that are alike: within 10 % of each next slower one.
+
+    Their number is at least a quarter of the ranks, and two if there are four or more. A single
+    lucky rank therefore sets no standard for many.
+
+    Args:
+        seconds: usual duration of every rank, [W].
+        ranks: ranks of one class, at least one.
+    """
+    ordered = sorted(ranks, key=lambda rank: seconds[rank])
+    least = max(-(-len(ordered) // 4), 2 if len(ordered) > 3 else 1)
+    for count in range(least, len(ordered)):
+        if seconds[ordered[count]] > MIN_RATIO * max(seconds[ordered[count - 1]], _MIN_SECONDS):
+            return ordered[:count]
+    return ordered
+
+
+def _find_reference_rank(seconds: FloatArray, ranks: list[int]) -> int:
+    """Return the rank with the lower median duration of the fastest ranks of a class."""
+    return _find_lower_median(seconds, find_fastest_ranks(seconds, ranks))
 
 
 def _find_lower_median(values: FloatArray, ranks: list[int]) -> int:
@@ -227,14 +251,14 @@ def _find_lower_median(values: FloatArray, ranks: list[int]) -> int:
 
 
 def _fit_class(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> FloatArray:
-    """Return the fits of the median rank of a class, [P, 2].
+    """Return the fits of the reference rank of a class, [P, 2].
 
     One rank stands for all compute phases, and one for each other phase.
     """
     middle = np.array(
-        [_find_lower_median(at_usual[:, phase], ranks) for phase in range(fits.shape[1])]
+        [_find_reference_rank(at_usual[:, phase], ranks) for phase in range(fits.shape[1])]
     )
-    middle[_COMPUTE] = _find_lower_median(at_usual[:, _COMPUTE].sum(axis=1), ranks)
+    middle[_COMPUTE] = _find_reference_rank(at_usual[:, _COMPUTE].sum(axis=1), ranks)
     chosen: FloatArray = fits[middle, np.arange(fits.shape[1])]
     return chosen
 

@@ -26,7 +26,7 @@ from laggard.core.run_schema import StragglerFamily, StragglerKind
 Injected = StragglerFamily | Literal["none", "both"]
 Crowd = Literal["minority", "majority"]
 
-INJECTED_FAMILIES: tuple[Injected, ...] = (*FAMILIES, "both")
+INJECTED_FAMILIES: tuple[Injected, ...] = ("compute", "network", "storage", "both")
 KINDS: tuple[StragglerKind, ...] = ("deterministic", "dynamic")
 MAGNITUDES = (1.2, 1.5, 2.0, 4.0)
 LENGTHS = (10, 20, 50, 100, 200)

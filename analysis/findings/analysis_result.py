@@ -23,16 +23,22 @@ from laggard.analysis.replay.lockstep.lockstep_analysis import (
     build_lockstep_analysis,
 )
 from laggard.analysis.replay.lockstep.maxplus import compute_makespan
+from laggard.analysis.replay.lockstep.residual_waits import (
+    ResidualWaits,
+    measure_residual_waits,
+)
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.analysis.tables.timelines.time_split import TimeSplit, get_tier_placement, split_time
 from laggard.analysis.tables.timelines.timeline import Timeline
 from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import Finding
+from laggard.core.text.text_format import capitalize_sentence, format_count
 
-# Shares of the makespan: largest unexplained part with which costs are reliable, and least cost of
-# a straggler; cheaper findings are masked.
+# Shares of the makespan: largest unexplained part, and largest unexplained waiting, with which
+# costs are reliable; and least cost of a straggler. Cheaper findings are masked.
 RELIABLE_REMAINDER = 0.02
+UNEXPLAINED_WAIT_SHARE = 0.05
 STRAGGLER_SHARE = 0.01
 # Fixed, so that the same run always has the same findings and costs.
 _SEED = 20240229
@@ -65,6 +71,8 @@ class AnalysisResult:
             difference to `replayed_s`.
         modeled_s: makespan of the fitted model, which uses references and found causes but no
             observed duration.
+        waits: waiting that remains without all causes; None if it was not measured.
+        observed_waits: waiting as it was; None if it was not measured.
         notes: sentences that a reader of the numbers should know.
         costed: whether the costs of the causes were computed.
         common_steps: whether all ranks took the same steps. If not, step n is each rank's own n-th
@@ -87,6 +95,8 @@ class AnalysisResult:
     replayed_s: float
     without_causes_s: float
     modeled_s: float
+    waits: ResidualWaits | None = None
+    observed_waits: ResidualWaits | None = None
     notes: tuple[str, ...] = ()
     costed: bool = True
     common_steps: bool = True
@@ -113,11 +123,22 @@ class AnalysisResult:
 
     @property
     def is_reliable(self) -> bool:
-        """Return whether the modeled makespan is within 2 % of the measured one.
+        """Return whether the findings account for the makespan, so that costs are reliable.
 
-        Otherwise the costs are not reliable.
+        The modeled makespan must be within 2 % of the measured one, and ranks must not wait for
+        others for more than 5 % of it without an explanation.
         """
-        return abs(self.explained - 1.0) <= RELIABLE_REMAINDER
+        return abs(self.explained - 1.0) <= RELIABLE_REMAINDER and not self.has_unexplained_waits
+
+    @property
+    def unexplained_wait_s(self) -> float:
+        """Return the mean seconds that a rank waits for others for no known reason."""
+        return 0.0 if self.waits is None else self.waits.unexplained_s
+
+    @property
+    def has_unexplained_waits(self) -> bool:
+        """Return whether unexplained waiting is more than 5 % of the makespan."""
+        return self.unexplained_wait_s > UNEXPLAINED_WAIT_SHARE * self.makespan_s
 
 
 def analyze_lockstep(
@@ -143,6 +164,17 @@ def analyze_lockstep(
         found.causes,
     )
     prices = _price_causes(found)
+    cheap = [
+        cause.is_short and cost < STRAGGLER_SHARE * timeline.makespan
+        for cause, cost in zip(causes, prices.costs, strict=True)
+    ]
+    if any(cheap):
+        # Slow steps that are too few for an interval count only if they are expensive.
+        causes = tuple(cause for cause, is_cheap in zip(causes, cheap, strict=True) if not is_cheap)
+        found = found.with_causes(causes)
+        prices = _price_causes(found)
+    waits = measure_residual_waits(found.replay.schedule_without_causes(), timeline.group)
+    observed_waits = measure_residual_waits(found.replay.schedule, timeline.group)
     del found  # the schedule of a long run takes much memory and is not needed any more
     makespan_s = timeline.makespan
     compute, wait, transfer = (
@@ -170,6 +202,8 @@ def analyze_lockstep(
         replayed_s=prices.replayed_s,
         without_causes_s=prices.without_causes_s,
         modeled_s=prices.modeled_s,
+        waits=waits,
+        observed_waits=observed_waits,
     )
     return replace(result, notes=_build_notes(run, result))
 
@@ -243,6 +277,7 @@ def create_finding(
         cost_s=round(max(float(cost_s), 0.0), 6),
         confidence=round(min(max(cause.confidence, 0.0), 1.0), 4),
         masked=float(cost_s) < STRAGGLER_SHARE * makespan_s,
+        slow_steps=len(cause.steps) or None,
     )
 
 
@@ -266,7 +301,7 @@ def get_origin_notes(run: RunData) -> tuple[str, ...]:
 
 def _build_notes(run: RunData, result: AnalysisResult) -> tuple[str, ...]:
     notes = list(get_origin_notes(run))
-    if not result.is_reliable:
+    if abs(result.explained - 1.0) > RELIABLE_REMAINDER:
         notes.append(
             "The model of reference durations and found causes accounts for"
             f" {100 * result.explained:.1f} % of the makespan. Costs are reliable only within 2 %"
@@ -288,7 +323,7 @@ def _build_notes(run: RunData, result: AnalysisResult) -> tuple[str, ...]:
         )
     if len(result.steps) < 2 * MIN_STEPS:
         notes.append(
-            f"Only {len(result.steps)} steps were recorded, too few to detect slow intervals of ten"
-            " steps."
+            f"{capitalize_sentence(format_count(len(result.steps), 'step'))} can show no change"
+            " of a rank over time, so the ranks were compared with one another in the same step."
         )
     return tuple(notes)

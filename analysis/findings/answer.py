@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.detection.families import FAMILIES
+from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, AnalysisResult
 from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
 from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
+from laggard.analysis.findings.wait_sentences import format_jitter, format_unexplained_waits
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
 from laggard.core.run_schema import Finding
@@ -57,6 +59,12 @@ class FindingGroup:
         return min(f.first_step for f in self.findings), max(f.last_step for f in self.findings)
 
     @property
+    def slow_steps(self) -> int | None:
+        """Return the number of slow steps, the most of any finding; None if all steps are slow."""
+        counts = [f.slow_steps for f in self.findings]
+        return None if None in counts else max(count for count in counts if count is not None)
+
+    @property
     def all_masked(self) -> bool:
         """Return whether each of the findings costs less than 1 % of the makespan."""
         return all(f.masked for f in self.findings)
@@ -90,14 +98,38 @@ def format_answer(run: RunData, analysis: AnalysisResult | None) -> tuple[str, .
         The four edge hosts compute 4.0x slower than the cloud and the fog ...
         From 13 s to 22 s (steps 30-59) fog.trainer.1.1 computed 3.0x slower; ...
     """
+    parts = split_answer(run, analysis)
+    return (*parts.state, *parts.opening, *parts.remainder)
+
+
+@dataclass(frozen=True)
+class AnswerParts:
+    """Sentences of an answer by their purpose.
+
+    Attributes:
+        state: sentences about a run that did not end well.
+        opening: sentences about unexplained waiting, stragglers and decisions.
+        remainder: sentences about the unexplained part of the makespan.
+    """
+
+    state: tuple[str, ...]
+    opening: tuple[str, ...]
+    remainder: tuple[str, ...] = ()
+
+
+def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
+    """Return the sentences of `format_answer` by their purpose."""
     state = format_state(run)
     if analysis is None:
-        return state or ("No step was finished by all ranks, so stragglers cannot be analyzed.",)
-    return (
-        *state,
-        *format_findings(run, analysis),
-        *format_decisions(run),
-        *format_remainder(analysis),
+        nothing = "No step was finished by all ranks, so stragglers cannot be analyzed."
+        return AnswerParts(state, () if state else (nothing,))
+    unexplained = format_unexplained_waits(analysis)
+    # Nobody may read that there is no straggler beside waiting that nothing explains.
+    findings = () if unexplained and not analysis.findings else format_findings(run, analysis)
+    return AnswerParts(
+        state,
+        (*unexplained, *findings, *format_jitter(analysis), *format_decisions(run)),
+        () if unexplained else format_remainder(analysis),
     )
 
 
@@ -259,8 +291,8 @@ def _format_group(cause: FindingGroup, run: RunData, analysis: AnalysisResult) -
         cost = f"{subject.pronoun} {'costs' if subject.single else 'cost'} {share}{each}"
         against = _format_reference(cause, analysis)
         return capitalize_sentence(
-            f"{subject.text} {doing} {cause.slowdown_text} slower{against} for the whole run;"
-            f" {cost}."
+            f"{subject.text} {doing} {cause.slowdown_text} slower{against}"
+            f" {_format_extent(analysis)}; {cost}."
         )
     windows = [
         get_finding_window_s(run, finding, get_step_clock(run)) for finding in cause.findings
@@ -270,12 +302,29 @@ def _format_group(cause: FindingGroup, run: RunData, analysis: AnalysisResult) -
         f" {format_seconds(max(end for _, end in windows))}"
     )
     if analysis.common_steps:
-        first, last = cause.steps
-        when += f" (steps {first}-{last})"
+        when += f" ({format_slow_steps(cause.steps, cause.slow_steps)})"
     return (
         f"{when} {subject.text} {_format_verb(cause, subject, present=False)} {cause.slowdown_text}"
         f" slower; that cost {share}."
     )
+
+
+def format_slow_steps(steps: tuple[int, int], slow_steps: int | None) -> str:
+    """Format the steps of a finding: `step 7`, `steps 3-9`, `four steps from 3 to 40`."""
+    first, last = steps
+    if first == last:
+        return f"step {first}"
+    if slow_steps is None or slow_steps == last - first + 1:
+        return f"steps {first}-{last}"
+    return f"{format_count(slow_steps, 'step')} from {first} to {last}"
+
+
+def _format_extent(analysis: AnalysisResult) -> str:
+    """Return the part of the run that a cause for all steps has: these steps, or the whole run."""
+    count = len(analysis.steps)
+    if not analysis.common_steps or count >= 2 * MIN_STEPS:
+        return "for the whole run"
+    return "in this one step" if count == 1 else f"in all {format_count(count, 'step')}"
 
 
 def get_subject(cause: FindingGroup, analysis: AnalysisResult) -> Subject:
@@ -348,6 +397,11 @@ def find_fastest_tiers(analysis: AnalysisResult) -> tuple[str, ...]:
 
 
 def _format_no_straggler(analysis: AnalysisResult) -> str:
+    if len(analysis.hosts) == 1:
+        return (
+            "The trace has one rank, and no other rank to compare it with: a straggler can only be"
+            " seen among several ranks."
+        )
     took = f"{format_seconds(analysis.makespan_s)}, {format_count(len(analysis.steps), 'step')}"
     return f"No straggler: no slow interval cost 1 % or more of the makespan ({took})."
 

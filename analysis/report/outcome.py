@@ -37,14 +37,14 @@ def build_outcome_tiles(run: RunData, analysis: AnalysisResult | None) -> tuple[
         return (
             *_build_outcome_tiles(outcome, dilated=dilated),
             *_build_energy_tiles(run),
-            *_build_loss_tiles(analysis),
+            *_build_loss_tiles(run, analysis),
         )
     if analysis is None:
         return ()
     return (
         Tile(_format_makespan_name(run), format_seconds(analysis.makespan_s)),
         Tile("Steps", f"{len(analysis.steps)}", "finished by every rank"),
-        *_build_loss_tiles(analysis),
+        *_build_loss_tiles(run, analysis),
     )
 
 
@@ -92,7 +92,7 @@ def _build_energy_tiles(run: RunData) -> tuple[Tile, ...]:
     return (Tile("Energy", f"{kilojoules:.3g} kJ", who),)
 
 
-def _build_loss_tiles(analysis: AnalysisResult | None) -> tuple[Tile, ...]:
+def _build_loss_tiles(run: RunData, analysis: AnalysisResult | None) -> tuple[Tile, ...]:
     if analysis is None or analysis.makespan_s <= 0 or not analysis.costed:
         return ()
     lost = Tile(
@@ -100,7 +100,10 @@ def _build_loss_tiles(analysis: AnalysisResult | None) -> tuple[Tile, ...]:
         format_percent(max(analysis.lost_s, 0.0) / analysis.makespan_s),
         f"{format_seconds(max(analysis.lost_s, 0.0))} of the makespan",
     )
-    relied = "costs are reliable" if analysis.is_reliable else "costs are not reliable"
+    is_faithful = run.record is None or run.record.status != "unfaithful"
+    relied = (
+        "costs are reliable" if analysis.is_reliable and is_faithful else "costs are not reliable"
+    )
     return lost, Tile(
         "Explained", f"{100 * analysis.explained:.1f} %", f"of the makespan, by the model; {relied}"
     )

@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
-from laggard.analysis.findings.answer import (
-    format_answer,
-    format_decisions,
-    format_findings,
-    format_remainder,
-)
+from laggard.analysis.findings.answer import split_answer
 from laggard.analysis.report.fidelity import FidelityPart, build_fidelity_part
 from laggard.analysis.report.figures import timeline
 from laggard.analysis.report.figures.drawing import DrawnFigure
 from laggard.analysis.report.outcome import Tile, build_outcome_tiles
+from laggard.analysis.report.ranks import build_ranks_table
 from laggard.analysis.report.run_setup import (
     ReportTable,
     build_setup_tables,
@@ -64,6 +60,7 @@ class Page:
     uncosted: str
     stragglers: tuple[StragglerRow, ...]
     stragglers_left_out: int
+    ranks: ReportTable | None
     notes: tuple[str, ...]
     fidelity: FidelityPart | None
     figures: tuple[FigurePart, ...]
@@ -112,6 +109,7 @@ def build_page(
         stragglers_left_out=max(0, len(analysis.findings) - MOST_ROWS)
         if analysis is not None
         else 0,
+        ranks=None if analysis is None else build_ranks_table(run, analysis),
         notes=analysis.notes if analysis is not None else (),
         fidelity=None
         if imported
@@ -137,17 +135,11 @@ def _split_answer(
     run: RunData, analysis: AnalysisResult | None
 ) -> tuple[tuple[str, ...], tuple[StatusMessage, ...]]:
     """Return the sentences of the answer, and the state of the run as notices above it."""
+    parts = split_answer(run, analysis)
     if analysis is None:
-        return format_answer(run, None), ()
-    answer_sentences = (*format_findings(run, analysis), *format_decisions(run))
-    # The remainder and the state of the run are notices; every other sentence is the answer.
-    state = [
-        s
-        for s in format_answer(run, analysis)
-        if s not in answer_sentences and s not in format_remainder(analysis)
-    ]
-    care = [StatusMessage(text, "care") for text in format_remainder(analysis)]
-    return answer_sentences, (*(StatusMessage(text, "bad") for text in state), *care)
+        return (*parts.state, *parts.opening), ()
+    care = [StatusMessage(text, "care") for text in parts.remainder]
+    return parts.opening, (*(StatusMessage(text, "bad") for text in parts.state), *care)
 
 
 def _format_status(run: RunData) -> StatusMessage:

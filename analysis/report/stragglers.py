@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.findings.answer import format_slow_steps
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import (
     StepClock,
@@ -66,10 +67,8 @@ def _format_time(run: RunData, finding: Finding, clock: StepClock) -> str:
     if finding.kind == "deterministic":
         return f"the whole run{alarm_time}"
     start, end = get_finding_window_s(run, finding, clock)
-    return (
-        f"{format_seconds(start)} to {format_seconds(end)}, steps"
-        f" {finding.first_step}-{finding.last_step}{alarm_time}"
-    )
+    steps = format_slow_steps((finding.first_step, finding.last_step), finding.slow_steps)
+    return f"{format_seconds(start)} to {format_seconds(end)}, {steps}{alarm_time}"
 
 
 def _format_alarm_time(run: RunData, finding: Finding) -> str:

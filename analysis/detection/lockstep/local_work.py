@@ -1,22 +1,27 @@
-"""Detector of slow local work: intervals in which a rank's own phases take longer than usual."""
+"""Detector of slow local work: steps in which a rank's own phases take longer than usual."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.families import FamilySpec
-from laggard.analysis.detection.intervals import MIN_STEPS
+from laggard.analysis.detection.intervals import MIN_STEPS, find_baseline_level, segment_series
 from laggard.analysis.detection.lockstep.cause_detector import DetectionInput
+from laggard.analysis.detection.lockstep.family_work import FamilyWork
+from laggard.analysis.detection.lockstep.few_steps import find_few_step_causes
 from laggard.analysis.detection.reference import compute_log_ratio
 from laggard.analysis.detection.series_causes import (
     MIN_MAKESPAN_SHARE,
     LogRatioSeries,
     find_series_causes,
 )
-from laggard.analysis.tables.columns import FloatArray
+from laggard.analysis.detection.short_slowness import find_slow_steps
+from laggard.analysis.tables.columns import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -34,29 +39,83 @@ class LocalWorkDetector:
 
         A rank that spends under 1 % of the makespan on the family has no cause of it.
         """
-        codes = list(self.family.codes)
         usable = np.flatnonzero(~run.timeline.warm_up)
-        if len(usable) < 2 * MIN_STEPS:
+        if not len(usable):
             return found
-        least = MIN_MAKESPAN_SHARE * run.timeline.makespan
-        local: list[Cause] = []
-        for rank in range(run.timeline.samples.shape[1]):
-            seconds = run.timeline.work.of_rank(rank, codes).sum(axis=1)[usable]
-            if seconds.sum() >= least:
-                own = run.references.own.total(rank, codes)[usable]
-                logs, moved = compute_log_ratio(seconds, own), run.drift[usable]
-                # Compute always follows the machine's drift. Another family is corrected only if
-                # that makes its series steadier: a drive may keep its speed while the machine
-                # slows down.
-                steady = not self.family.uses_processor and _compute_median_deviation(
-                    logs
-                ) <= _compute_median_deviation(logs - moved)
-                to_fleet = compute_log_ratio(own, run.references.fleet.total(rank, codes)[usable])
-                series = LogRatioSeries(
-                    logs if steady else logs - moved, to_fleet, usable, run.references.scatter
-                )
-                local += find_series_causes(series, self.family.name, rank)
-        return (*found, *local)
+        work = FamilyWork(run.timeline, run.references, self.family)
+        least_s = MIN_MAKESPAN_SHARE * run.timeline.makespan
+        ranks = [
+            rank
+            for rank in range(run.timeline.samples.shape[1])
+            if self._sum_seconds(work, rank, usable) >= least_s
+        ]
+        if len(usable) < 2 * MIN_STEPS:
+            return (*found, *find_few_step_causes(work, ranks, usable))
+        series = {rank: self._build_series(run, work, rank, usable) for rank in ranks}
+        steady = {
+            rank: find_series_causes(each, self.family.name, rank) for rank, each in series.items()
+        }
+        short = _find_short_causes(work, series, steady, usable, least_s) if series else ()
+        return (*found, *(cause for causes in steady.values() for cause in causes), *short)
+
+    def _sum_seconds(self, work: FamilyWork, rank: int, usable: IntArray) -> float:
+        stalls = self.family.counts_unrecorded
+        seconds = work.stalled_of(rank) if stalls else work.seconds_of(rank)
+        return float(seconds[usable].sum())
+
+    def _build_series(
+        self, run: DetectionInput, work: FamilyWork, rank: int, usable: IntArray
+    ) -> LogRatioSeries:
+        own = work.own_of(rank)[usable]
+        logs, moved = compute_log_ratio(work.seconds_of(rank)[usable], own), run.drift[usable]
+        # Compute always follows the machine's drift. Another family is corrected only if that
+        # makes its series steadier: a drive may keep its speed while the machine slows down.
+        is_steadier = not self.family.uses_processor and _compute_median_deviation(
+            logs
+        ) <= _compute_median_deviation(logs - moved)
+        to_fleet = compute_log_ratio(own, work.fleet_of(rank)[usable])
+        return LogRatioSeries(
+            logs if is_steadier else logs - moved, to_fleet, usable, run.references.scatter
+        )
+
+
+def _find_short_causes(
+    work: FamilyWork,
+    series: dict[int, LogRatioSeries],
+    steady: dict[int, list[Cause]],
+    usable: IntArray,
+    least_s: float,
+) -> Iterator[Cause]:
+    """Yield causes of slow steps outside the intervals that were found."""
+    ranks = list(series)
+    baselines = [
+        find_baseline_level(segment_series(each.own), -float(np.median(each.to_fleet)))
+        for each in series.values()
+    ]
+    logs = np.stack([each.own for each in series.values()], axis=1) - np.array(baselines)
+    seconds = np.stack([work.seconds_of(rank)[usable] for rank in ranks], axis=1)
+    examined = np.ones_like(logs, dtype=np.bool_)
+    for column, rank in enumerate(ranks):
+        for cause in steady[rank]:
+            if cause.kind == "dynamic":
+                inside = (usable >= cause.first) & (usable <= cause.last)
+                examined[inside, column] = False
+    slow = find_slow_steps(logs, seconds, examined, least_s)
+    for rank, baseline, groups in zip(ranks, baselines, slow, strict=True):
+        for group in groups:
+            steps = usable[group.steps]
+            yield Cause(
+                work.family.name,
+                "dynamic",
+                rank,
+                int(steps[0]),
+                int(steps[-1]),
+                math.exp(group.level),
+                group.confidence,
+                baseline,
+                steps=tuple(steps.tolist()),
+                is_short=True,
+            )
 
 
 def _compute_median_deviation(logs: FloatArray) -> float:

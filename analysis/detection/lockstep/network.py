@@ -27,8 +27,9 @@ from laggard.analysis.detection.links import (
 )
 from laggard.analysis.detection.lockstep.cause_detector import DetectionInput
 from laggard.analysis.detection.series_causes import MIN_MAKESPAN_SHARE, is_starving
+from laggard.analysis.detection.short_slowness import MIN_REPEATED, find_slow_steps
 from laggard.analysis.detection.transfers import Transfers
-from laggard.analysis.tables.columns import BoolArray, FloatArray, LinkColumns
+from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, LinkColumns
 from laggard.analysis.tables.timelines.timeline import Timeline
 
 
@@ -42,31 +43,16 @@ def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple
     """
     timeline, transfers, links, hosts = run.timeline, run.transfers, run.links, run.hosts
     usable = np.flatnonzero(~timeline.warm_up & transfers.has_transfers)
-    series = transfers.step_logs[usable]
-    if (
-        len(usable) < 2 * MIN_STEPS
-        or transfers.step_seconds.sum() < MIN_MAKESPAN_SHARE * timeline.makespan
-    ):
+    least_s = MIN_MAKESPAN_SHARE * timeline.makespan
+    if len(usable) < MIN_REPEATED or transfers.step_seconds.sum() < least_s:
         return found
-    levels = segment_series(series)
-    baseline = find_baseline_level(levels)
-    slow = [
-        _subtract_drift(part, run.drift[usable])
-        for part in find_slow_intervals(series, levels, baseline)
-    ]
-    parts = [
-        p
-        for p in slow
-        if is_raised(p, levels, baseline) and (p.first > 0 or p.last < len(series) - 1)
-    ]
-    windows = [
-        _build_window(timeline, links, int(usable[p.first]), int(usable[p.last])) for p in parts
-    ]
+    slow = _find_slow_transfers(run, usable, least_s)
+    windows = [_build_window(timeline, links, each.first, each.last) for each in slow]
     quiet = _build_complement_window(links, len(usable), windows)
     slow_transfers: list[Cause] = []
     marked = list(found)
-    for part, inside in zip(parts, windows, strict=True):
-        first, last = int(usable[part.first]), int(usable[part.last])
+    for cause, inside in zip(slow, windows, strict=True):
+        first, last = cause.first, cause.last
         excess_s = _measure_excess_s(transfers, first, last)
         culprits = [i for i, c in enumerate(marked) if is_starving(c, first, last)]
         if culprits and not has_changed_link(links, inside, quiet, excess_s, hosts):
@@ -74,12 +60,42 @@ def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple
                 marked[index] = replace(marked[index], burdens_transfer=(first, last))
             continue
         link = find_changed_link(links, inside, quiet, excess_s, hosts)
-        confidence = levels.confidence(part.level - baseline, part.length)
-        slowdown = math.exp(part.level - baseline)
-        slow_transfers.append(
-            Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline, link)
-        )
+        slow_transfers.append(replace(cause, link=link))
     return (*marked, *slow_transfers)
+
+
+def _find_slow_transfers(run: DetectionInput, usable: IntArray, least_s: float) -> list[Cause]:
+    """Return the slow intervals and the expensive slow steps of the collectives, without links."""
+    series = run.transfers.step_logs[usable]
+    found: list[Cause] = []
+    baseline, examined = 0.0, np.ones(len(series), dtype=np.bool_)
+    if len(usable) >= 2 * MIN_STEPS:
+        levels = segment_series(series)
+        baseline = find_baseline_level(levels)
+        parts = [
+            _subtract_drift(part, run.drift[usable])
+            for part in find_slow_intervals(series, levels, baseline)
+        ]
+        for part in parts:
+            if is_raised(part, levels, baseline) and (part.first or part.last < len(series) - 1):
+                confidence = levels.confidence(part.level - baseline, part.length)
+                first, last = int(usable[part.first]), int(usable[part.last])
+                found.append(_build_cause(first, last, part.level, confidence, baseline))
+                examined[part.first : part.last + 1] = False
+    seconds = run.transfers.step_seconds[usable]
+    (slow,) = find_slow_steps(
+        series[:, None] - baseline, seconds[:, None], examined[:, None], least_s, repeated=False
+    )
+    for group in slow:
+        first, last = int(usable[group.steps[0]]), int(usable[group.steps[-1]])
+        cause = _build_cause(first, last, group.level + baseline, group.confidence, baseline)
+        found.append(replace(cause, is_short=True))
+    return found
+
+
+def _build_cause(first: int, last: int, level: float, confidence: float, baseline: float) -> Cause:
+    slowdown = math.exp(level - baseline)
+    return Cause("network", "dynamic", None, first, last, slowdown, confidence, baseline)
 
 
 def _subtract_drift(part: Segment, drift: FloatArray) -> Segment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laggard.analysis.detection.causes import Cause
-from laggard.analysis.detection.families import COMPUTE, STORAGE
+from laggard.analysis.detection.families import COMPUTE, HOST, STORAGE
 from laggard.analysis.detection.lockstep.cause_detector import CauseDetector, DetectionInput
 from laggard.analysis.detection.lockstep.local_work import LocalWorkDetector
 from laggard.analysis.detection.lockstep.network import find_link_causes, find_transfer_causes
@@ -17,6 +17,7 @@ from laggard.analysis.detection.lockstep.network import find_link_causes, find_t
 DETECTORS: tuple[CauseDetector, ...] = (
     LocalWorkDetector(COMPUTE),
     LocalWorkDetector(STORAGE),
+    LocalWorkDetector(HOST),
     find_transfer_causes,
     find_link_causes,
 )

@@ -15,8 +15,10 @@ import numpy as np
 
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_median
+from laggard.analysis.detection.lockstep.family_work import FamilyWork
 from laggard.analysis.detection.reference import References
 from laggard.analysis.detection.transfers import Transfers
+from laggard.analysis.replay.lockstep.saved_time import SavedTime
 from laggard.analysis.replay.lockstep.slow_sends import COMM, measure_slow_sends
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.timeline import Timeline
@@ -105,12 +107,13 @@ def plan_removals(
         Removals that name causes by their position in `causes`.
     """
     local: list[LocalRemoval] = []
+    saved_time = SavedTime(timeline)
     for index, cause in enumerate(causes):
         if cause.rank is not None:
             partner = find_deterministic_partner(causes, cause)
-            local += _plan_local_removals(timeline, references, causes, index, partner)
+            local += _plan_local_removals(saved_time, references, causes, index, partner)
         elif cause.kind == "dynamic":
-            local += _plan_send_removals(timeline, cause, index)
+            local += _plan_send_removals(saved_time, cause, index)
     return RemovalPlan(
         local=tuple(local),
         transfer=_plan_transfer_removals(timeline, transfers, causes),
@@ -135,15 +138,17 @@ def find_deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | N
 
 
 def _plan_local_removals(
-    timeline: Timeline,
+    saved_time: SavedTime,
     references: References,
     causes: Sequence[Cause],
     index: int,
     partner: int | None,
 ) -> list[LocalRemoval]:
-    cause = causes[index]
+    cause, timeline = causes[index], saved_time.timeline
     assert cause.rank is not None
     rank = cause.rank
+    if cause.spec.counts_unrecorded:
+        return [_plan_stall_removal(saved_time, references, cause, index)]
     codes = list(cause.spec.codes)
     covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
     seconds = timeline.work.of_rank(rank, codes)
@@ -151,7 +156,7 @@ def _plan_local_removals(
     usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
     if cause.kind == "dynamic":
         alone = compute_kept_share(seconds, usual, covered)
-        removals = [_build_removal((index,), rank, compute_saved_s(timeline, rank, codes, alone))]
+        removals = [_build_removal((index,), rank, saved_time.of_work(rank, codes, alone))]
         if partner is not None:
             # Removing both gives one joint effect, which differs from the sum of the two single
             # effects. The pair's removal corrects the sum, hence the minus sign below.
@@ -161,9 +166,7 @@ def _plan_local_removals(
             )
             joint = alone + without_partner - both
             removals.append(
-                _build_removal(
-                    (partner, index), rank, -compute_saved_s(timeline, rank, codes, joint)
-                )
+                _build_removal((partner, index), rank, -saved_time.of_work(rank, codes, joint))
             )
         return removals
     # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
@@ -174,20 +177,38 @@ def _plan_local_removals(
             disturbed |= other.covers(len(covered))
     kept = compute_kept_share(seconds, fleet, covered & ~disturbed)
     kept = np.minimum(kept, compute_kept_share(usual, fleet, covered & disturbed))
-    return [_build_removal((index,), rank, compute_saved_s(timeline, rank, codes, kept))]
+    return [_build_removal((index,), rank, saved_time.of_work(rank, codes, kept))]
 
 
-def _plan_send_removals(timeline: Timeline, cause: Cause, index: int) -> list[LocalRemoval]:
+def _plan_stall_removal(
+    saved_time: SavedTime, references: References, cause: Cause, index: int
+) -> LocalRemoval:
+    """Return the removal of the time in which a rank stalled longer than the fastest ranks.
+
+    The time is saved before the barriers that the rank reached later than others for it.
+    """
+    assert cause.rank is not None
+    timeline = saved_time.timeline
+    work = FamilyWork(timeline, references, cause.spec)
+    covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
+    stalled = work.stalled_of(cause.rank)
+    excess = np.where(covered, np.maximum(stalled - work.fleet_stalled_s(cause.rank), 0.0), 0.0)
+    kept = 1.0 - excess / np.where(stalled > 0, stalled, 1.0)
+    codes = list(cause.spec.codes)
+    recorded = saved_time.of_work(cause.rank, codes, np.repeat(kept[:, None], len(codes), 1))
+    saved = saved_time.of_unrecorded(cause.rank, kept)
+    return _build_removal((index,), cause.rank, recorded + saved)
+
+
+def _plan_send_removals(saved_time: SavedTime, cause: Cause, index: int) -> list[LocalRemoval]:
     """Return removals that make the individual sends of all ranks as fast as usual."""
-    removals = []
+    removals, timeline = [], saved_time.timeline
     for rank in range(len(timeline.end)):
         slow = measure_slow_sends(timeline, rank, cause)
         if slow is not None:
             seconds = timeline.work.of_rank(rank, [COMM])
             kept = compute_kept_share(seconds, np.full_like(seconds, slow.usual_s), slow.steps)
-            removals.append(
-                _build_removal((index,), rank, compute_saved_s(timeline, rank, [COMM], kept))
-            )
+            removals.append(_build_removal((index,), rank, saved_time.of_work(rank, [COMM], kept)))
     return removals
 
 
@@ -219,17 +240,6 @@ def _compute_level_factor(logs: FloatArray) -> FloatArray:
         return np.ones(0)
     factor: FloatArray = np.exp(-np.maximum(running_median(logs, 2 * MIN_STEPS + 1), 0.0))
     return factor
-
-
-def compute_saved_s(
-    timeline: Timeline, rank: int, codes: list[int], kept: FloatArray
-) -> FloatArray:
-    """Return the seconds saved before each barrier if spans of these phases keep a share, [E + 1].
-
-    `kept` may be a sum of two shares minus a third. A share of 1 saves nothing, whatever terms it
-    is composed of.
-    """
-    return timeline.work_before_barriers(rank, 1.0 - kept, codes)
 
 
 def _plan_transfer_removals(

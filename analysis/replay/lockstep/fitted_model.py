@@ -60,23 +60,27 @@ def _compute_levels(
 ) -> FloatArray:
     """Return the references of a rank times the slowdowns of its causes, [S, P]."""
     levels = references.device.of_rank(rank, range(PHASES))
+    seconds = timeline.of_rank(rank)
     own = [cause for cause in causes if cause.rank == rank]
     # Deterministic causes come first: they fill all steps, and dynamic ones overwrite their
     # interval.
     for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
         codes = list(cause.spec.codes)
+        if cause.spec.counts_unrecorded:
+            # Stalls are kept as measured, like all unrecorded time.
+            levels[:, codes] = seconds[:, codes]
+            continue
         usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
         if cause.kind == "deterministic":
             levels[:, codes] = usual
         else:
-            inside = np.s_[cause.first : cause.last + 1]
-            levels[inside, codes] = usual[inside] * cause.slowdown
+            inside = np.flatnonzero(cause.covers(len(levels)))[:, None]
+            levels[inside, codes] = usual[inside[:, 0]] * cause.slowdown
     for cause in causes:
         if cause.rank is None and cause.kind == "dynamic":
             slow = measure_slow_sends(timeline, rank, cause)
             if slow is not None:
                 levels[slow.steps, COMM] *= slow.slowdown
-    seconds = timeline.of_rank(rank)
     return np.where(timeline.warm_up[:, None] | (seconds == 0), seconds, levels)
 
 

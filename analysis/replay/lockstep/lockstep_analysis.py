@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.lockstep.cause_detector import (
@@ -37,6 +37,11 @@ class LockstepAnalysis:
     transfers: Transfers
     causes: tuple[Cause, ...]
     replay: LockstepReplay
+
+    def with_causes(self, causes: tuple[Cause, ...]) -> LockstepAnalysis:
+        """Return the same measurements with other causes."""
+        removals = plan_removals(self.timeline, self.references, self.transfers, causes)
+        return replace(self, causes=causes, replay=replace(self.replay, removals=removals))
 
 
 def build_lockstep_analysis(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,20 @@ class LockstepReplay:
                 for blocks in split_blocks(self.schedule.depends)
                 for part in blocks.parts(ROWS_AT_ONCE)
             )
+        )
+
+    def schedule_without_causes(self) -> Schedule:
+        """Return the durations that remain when all causes are removed."""
+        count = len(self.schedule.local)
+        removed = np.ones((1, 1, len(self.removals.affected)), dtype=np.bool_)
+        local = self.schedule.local.copy()
+        for removal in self.removals.local:
+            rows = np.s_[removal.first : removal.first + len(removal.seconds)]
+            local[rows, removal.rank] -= removal.seconds
+        np.maximum(local, 0.0, out=local)
+        factor = self._compute_factor(np.arange(count)[None, :], removed)[0, 0]
+        return replace(
+            self.schedule, local=local, transfer=self.schedule.transfer * factor[:, None]
         )
 
     def costs(self, seed: int) -> FloatArray:

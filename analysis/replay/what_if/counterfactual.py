@@ -23,7 +23,6 @@ from laggard.analysis.replay.asynchronous.cause_removal import apply_removals
 from laggard.analysis.replay.asynchronous.link_savings import compute_link_savings
 from laggard.analysis.replay.link_model import LinkChange
 from laggard.analysis.replay.lockstep.all_reduce_ring import compute_transfer_factor, find_ring
-from laggard.analysis.replay.lockstep.cause_removal import compute_saved_s
 from laggard.analysis.replay.lockstep.lockstep_analysis import (
     LockstepAnalysis,
     build_lockstep_analysis,
@@ -140,7 +139,7 @@ def _compute_lockstep_s(
     local = schedule.local.copy()
     for rank, speed in counterfactual.speeds.items():
         kept = np.full((len(analysis.timeline.steps), len(_COMPUTE)), 1.0 / speed)
-        local[:, rank] -= compute_saved_s(analysis.timeline, rank, _COMPUTE, kept)
+        local[:, rank] -= analysis.timeline.work_before_barriers(rank, 1.0 - kept, _COMPUTE)
     left = tuple(
         replace(
             removal,

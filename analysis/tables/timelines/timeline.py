@@ -19,6 +19,7 @@ from laggard.analysis.tables.timelines.phase_times import PHASES, PhaseTimes
 ROWS_AT_ONCE = 1 << 16
 """Number of barriers that are processed at once, so that temporary arrays of a long run stay
 small."""
+_MIN_UNRECORDED_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,31 @@ class Timeline:
         local[:-1], local[-1] = self.arrival, self.end
         local[1:] -= self.finish
         return local
+
+    def local_of(self, rank: int) -> FloatArray:
+        """Return a rank's time before each barrier, and after the last, [E + 1]."""
+        local = np.append(self.arrival[:, rank], self.end[rank])
+        local[1:] -= self.finish[:, rank]
+        return local
+
+    @property
+    def interval_step(self) -> IntArray:
+        """Return the index of the step that each interval between barriers counts to, [E + 1].
+
+        An interval counts to the step of the barrier that ends it; the last one to the last step.
+        """
+        return np.append(self.barrier_step, len(self.steps) - 1)
+
+    def unrecorded_before_barriers(self, rank: int) -> FloatArray:
+        """Return a rank's time before each barrier, and after the last, without any span, [E + 1].
+
+        Times of spans are kept in single precision, so shorter remainders than a microsecond are
+        zero.
+        """
+        recorded = self.work_before_barriers(rank, np.ones((len(self.steps), PHASES)))
+        rest = self.local_of(rank) - recorded
+        rest[rest < _MIN_UNRECORDED_S] = 0.0
+        return rest
 
     @cached_property
     def latest(self) -> FloatArray:

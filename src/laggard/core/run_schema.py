@@ -17,7 +17,7 @@ SCHEMA_VERSION = 2
 ALARMS_FILE = "alarms.jsonl"
 
 RunStatus = Literal["running", "done", "failed", "unfaithful", "interrupted"]
-StragglerFamily = Literal["compute", "network", "storage"]
+StragglerFamily = Literal["compute", "network", "storage", "host"]
 StragglerKind = Literal["deterministic", "dynamic"]
 SyncMode = Literal["lockstep", "asynchronous"]
 StopReason = Literal["accuracy", "steps", "time", "walltime"]
@@ -256,8 +256,9 @@ class Finding(Record):
     """One straggler.
 
     `rank` and `host` are None for a collective; `link` names both ends if `links.parquet` has
-    them. `first_step` and `last_step` are inclusive. `cost_s` is the Shapley share of the lost
-    makespan. `masked` means slow, but under 1 % of the makespan.
+    them. `first_step` and `last_step` are inclusive; `slow_steps` is the number of slow steps
+    between them, or None if all were slow. `cost_s` is the Shapley share of the lost makespan.
+    `masked` means slow, but under 1 % of the makespan.
     """
 
     rank: int | None
@@ -271,6 +272,7 @@ class Finding(Record):
     cost_s: float
     confidence: float
     masked: bool
+    slow_steps: int | None = None
 
 
 class Alarm(Record):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from laggard.analysis.tables.load_run import RunData
 
 # The functions import the analysis themselves, so that commands without one start quickly.
+SUMMARY_FILE = "summary.json"
 REFERENCE_FILE = "reference_bytedance.json"
 
 
@@ -124,8 +125,9 @@ def analyze_if_trained(run: RunData) -> AnalysisResult | None:
 
 
 def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) -> None:
-    """Write `stragglers.json`, `answer.json`, `report.html`, `figures/` and the timeline."""
+    """Write the findings, their sentences and numbers, the report, figures and the timeline."""
     from laggard.analysis.findings.answer import format_answer
+    from laggard.analysis.findings.rank_summary import build_summary
     from laggard.analysis.formats.export.perfetto import write_perfetto
     from laggard.analysis.report import write_report
 
@@ -134,5 +136,6 @@ def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) 
     )
     write_json(folder / "stragglers.json", findings)
     write_json(folder / "answer.json", list(format_answer(run, analysis)))
+    write_json(folder / SUMMARY_FILE, build_summary(run, analysis) if analysis else {})
     write_report(run, analysis, folder)
     write_perfetto(run, folder / "trace.perfetto.json.gz")

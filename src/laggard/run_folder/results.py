@@ -7,7 +7,7 @@ from pathlib import Path
 
 from laggard.core.files.input_files import JsonDocument, read_json
 from laggard.core.run_schema import ALARMS_FILE, RunRecord
-from laggard.run_folder.analyze import REFERENCE_FILE
+from laggard.run_folder.analyze import REFERENCE_FILE, SUMMARY_FILE
 from laggard.run_folder.store import RECORD_FILE, load_record
 
 
@@ -20,7 +20,7 @@ def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonDocu
     document["alarms"] = _load_alarms(folder)
     document["fidelity"] = _read_json(folder / "fidelity.json")
     document["answer"] = _read_answer(folder)
-    return document
+    return {**document, **_read_summary(folder)}
 
 
 def format_run_result(record: RunRecord, folder: Path) -> str:
@@ -53,7 +53,12 @@ def build_analysis_document(folder: Path) -> dict[str, JsonDocument]:
             "stragglers": _read_json(folder / "stragglers.json"),
             "answer": _read_answer(folder),
         }
-        return {**found, "folder": str(folder), "report": str(folder / "report.html")}
+        return {
+            **found,
+            **_read_summary(folder),
+            "folder": str(folder),
+            "report": str(folder / "report.html"),
+        }
     document = build_result_document(load_record(folder), folder)
     reference = _read_json(folder / REFERENCE_FILE)
     return document if reference is None else {**document, "reference_bytedance": reference}
@@ -136,6 +141,11 @@ def _format_unreleased_jobs(record: RunRecord) -> str:
         return ""
     fix = "" if record.status == "running" else f", laggard destroy {record.id}"
     return f"holds {nodes} nodes ({', '.join(jobs)}){fix}"
+
+
+def _read_summary(folder: Path) -> dict[str, JsonDocument]:
+    summary = _read_json(folder / SUMMARY_FILE)
+    return summary if isinstance(summary, dict) else {}
 
 
 def _read_answer(folder: Path) -> list[JsonDocument]:

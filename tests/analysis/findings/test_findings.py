@@ -279,7 +279,7 @@ def test_a_slow_network_is_found_on_a_drifting_machine(seed: int) -> None:
 def test_a_run_too_short_says_so() -> None:
     analysis = analysed(steps=8)
     assert analysis.findings == ()
-    assert any("8 steps" in note for note in analysis.notes)
+    assert any("Eight steps" in note for note in analysis.notes)
 
 
 def test_a_hole_in_the_spans_does_not_break_the_rest() -> None:

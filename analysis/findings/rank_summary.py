@@ -1,0 +1,97 @@
+"""Numbers of a whole analysis and of each rank, as one JSON document.
+
+The scores are those of NVIDIA's resiliency extension (NVRx): a rank's speed relative to the fastest
+ranks, and relative to the best that it reached itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from laggard.analysis.detection.intervals import MIN_STEPS, running_median
+from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
+from laggard.analysis.tables.load_run import RunData
+from laggard.core.span_schema import Lane, Phase
+
+RankValues = Mapping[str, float | int | str | None]
+
+
+def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, object]:
+    """Return the numbers of an analysis for programs; times are in seconds.
+
+    Args:
+        run: the run.
+        analysis: its analysis.
+
+    Returns:
+        `makespan_s`, `lost_s`, `unexplained_s`, `unexplained_wait_s`, `reliable`, `steps`, and
+        `ranks`, one object per rank. Values that an analysis does not have are None.
+    """
+    return {
+        "makespan_s": analysis.makespan_s,
+        "lost_s": max(analysis.lost_s, 0.0) if analysis.costed else None,
+        "unexplained_s": analysis.unexplained_s if analysis.costed else None,
+        "unexplained_wait_s": analysis.unexplained_wait_s,
+        "reliable": analysis.costed and analysis.is_reliable,
+        "steps": len(analysis.steps),
+        "ranks": [dict(values) for values in summarize_ranks(run, analysis)],
+    }
+
+
+def summarize_ranks(run: RunData, analysis: AnalysisResult) -> Sequence[RankValues]:
+    """Return the time split, waits, overlap and scores of every rank, in rank order."""
+    split = analysis.time_split.parts
+    communicated_s, overlapped_s = _measure_overlap(run)
+    waits = analysis.observed_waits
+    summaries: list[RankValues] = []
+    for rank, host in enumerate(analysis.hosts):
+        relative, individual = _compute_scores(analysis, rank)
+        summaries.append(
+            {
+                "rank": rank,
+                "host": host.host,
+                **{f"{name}_s": float(values[rank]) for name, values in split.items()},
+                "mean_wait_s": float(split["wait"][rank]) / max(len(analysis.steps), 1),
+                "times_last": None if waits is None else int(waits.times_last[rank]),
+                "caused_wait_s": None if waits is None else float(waits.caused_s[rank]),
+                "communicated_s": float(communicated_s[rank]),
+                "overlapped_s": float(overlapped_s[rank]),
+                "relative_score": relative,
+                "individual_score": individual,
+            }
+        )
+    return summaries
+
+
+def _compute_scores(analysis: AnalysisResult, rank: int) -> tuple[float | None, float | None]:
+    """Return a rank's speed relative to the fastest ranks, and to its own best, at its end."""
+    slowdown = analysis.slowdown[:, rank]
+    slowdown = slowdown[np.isfinite(slowdown) & (slowdown > 0)]
+    if not len(slowdown):
+        return None, None
+    smooth = running_median(slowdown) if len(slowdown) >= MIN_STEPS else slowdown
+    recent = float(np.median(slowdown[-MIN_STEPS:]))
+    return 1.0 / float(np.median(slowdown)), min(float(smooth.min()) / recent, 1.0)
+
+
+def _measure_overlap(run: RunData) -> tuple[FloatArray, FloatArray]:
+    """Return each rank's seconds with communication, and those in which it computed meanwhile."""
+    communicated, exposed = np.zeros(run.world_size), np.zeros(run.world_size)
+    for spans in run.spans.parts():
+        rows = spans.where((spans.phase == Phase.COMM.code) & (spans.start_ns >= 0))
+        blocking = rows.where(rows.lane == Lane.MAIN)
+        exposed += np.bincount(blocking.rank, blocking.dur_ns * 1e-9, run.world_size)
+        for rank in np.unique(rows.rank).tolist():
+            communicated[rank] += _sum_union_s(rows.where(rows.rank == rank))
+    return communicated, np.maximum(communicated - exposed, 0.0)
+
+
+def _sum_union_s(spans: SpanColumns) -> float:
+    """Return the seconds that spans cover together, which may overlap."""
+    order: IntArray = np.argsort(spans.start_ns, kind="stable")
+    starts, ends = spans.start_ns[order], np.maximum.accumulate(spans.end_ns[order])
+    before = np.concatenate([starts[:1], ends[:-1]])
+    return float(np.maximum(ends - np.maximum(starts, before), 0).sum()) * 1e-9

@@ -1,0 +1,124 @@
+"""Waiting of ranks for one another that no cause explains.
+
+The schedule is replayed without all causes. What ranks then still wait has two parts: that of
+ordinary jitter, which makes every rank late by turns, and the rest, which is unexplained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laggard.analysis.replay.lockstep.maxplus import Schedule
+from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
+
+MIN_BARRIERS = 10
+"""Least number of a collective's occurrences in which its jitter can be told from a cause."""
+JITTER_SIGMAS = 3.5
+_TO_SIGMA = 1.4826
+
+
+@dataclass(frozen=True)
+class ResidualWaits:
+    """Waiting without all causes: W ranks; seconds are means over the ranks.
+
+    Attributes:
+        wait_s: mean seconds that a rank waits for others.
+        jitter_s: mean seconds that ordinary jitter alone would make it wait.
+        caused_s: seconds that the other ranks wait for each rank, divided by their number, [W].
+        times_last: number of barriers at which each rank is the last to arrive, [W].
+        barriers: number of barriers at which a rank waits.
+    """
+
+    wait_s: float
+    jitter_s: float
+    caused_s: FloatArray
+    times_last: IntArray
+    barriers: int
+
+    @property
+    def unexplained_s(self) -> float:
+        """Return the mean seconds of waiting that neither causes nor jitter explain."""
+        return max(self.wait_s - self.jitter_s, 0.0)
+
+
+def measure_residual_waits(schedule: Schedule, group: IntArray) -> ResidualWaits:
+    """Measure the waiting in a schedule from which all causes have been removed.
+
+    Args:
+        schedule: durations without the causes; the end of the run is its last barrier.
+        group: number of the collective within its step of each barrier but the last, [E];
+            negative for a pause.
+    """
+    world = schedule.local.shape[1]
+    wait_s, caused_s, times_last = _replay_waits(schedule)
+    jitter_s, _, _ = _replay_waits(replace(schedule, local=_keep_jitter(schedule.local, group)))
+    return ResidualWaits(
+        wait_s=wait_s / world,
+        jitter_s=jitter_s / world,
+        caused_s=caused_s / max(world - 1, 1),
+        times_last=times_last,
+        barriers=int(times_last.sum()),
+    )
+
+
+def _replay_waits(schedule: Schedule) -> tuple[float, FloatArray, IntArray]:
+    """Return the seconds of all waits, those caused by each rank, and how often it was last.
+
+    The end of the run is no barrier at which ranks wait.
+    """
+    count, world = len(schedule.local) - 1, schedule.local.shape[1]
+    full: BoolArray = np.logical_and.reduce(schedule.depends & schedule.member, axis=1)
+    caused, times_last = np.zeros(world), np.zeros(world, dtype=np.int64)
+    total, clock = 0.0, np.zeros(world)
+    for begin in range(0, count, ROWS_AT_ONCE):
+        rows = np.s_[begin : min(begin + ROWS_AT_ONCE, count)]
+        arrival = schedule.local[rows].copy()
+        # After a barrier at which all ranks waited, clocks count from it; this needs no loop.
+        before = np.vstack([clock, schedule.transfer[rows][:-1]])
+        arrival += before
+        for row in np.flatnonzero(~full[rows]).tolist():
+            if row + 1 < len(arrival):
+                leaving = _compute_leaving(schedule, begin + row, arrival[row])
+                arrival[row + 1] += leaving - before[row + 1]
+        clock = _compute_leaving(schedule, begin + len(arrival) - 1, arrival[-1])
+        member = schedule.member[rows]
+        late = np.where(member, arrival, -np.inf)
+        latest, last = late.max(axis=1), late.argmax(axis=1)
+        waits = np.where(member & schedule.depends[rows], latest[:, None] - arrival, 0.0)
+        waited = waits.sum(axis=1)
+        total += float(waited.sum())
+        caused += np.bincount(last, waited, world)
+        times_last += np.bincount(last[waited > 0], minlength=world)
+    return total, caused, times_last
+
+
+def _compute_leaving(schedule: Schedule, barrier: int, arrival: FloatArray) -> FloatArray:
+    """Return when ranks leave a barrier, counted from the latest arrival at it, [W]."""
+    member = schedule.member[barrier]
+    latest = arrival[member].max()
+    leaving: FloatArray = np.where(
+        member & schedule.depends[barrier],
+        schedule.transfer[barrier],
+        arrival - latest + schedule.own[barrier],
+    )
+    return leaving
+
+
+def _keep_jitter(local: FloatArray, group: IntArray) -> FloatArray:
+    """Return durations that keep only the jitter of ranks about their own usual durations.
+
+    Deviations beyond 3.5 standard deviations are cut, since they are no ordinary jitter.
+    """
+    jitter = np.zeros_like(local)
+    for number in np.unique(group[group >= 0]):
+        rows = np.flatnonzero(group == number)
+        if len(rows) < MIN_BARRIERS:
+            continue
+        usual = np.median(local[rows], axis=0)
+        deviation = local[rows] - usual
+        bound = JITTER_SIGMAS * _TO_SIGMA * np.median(np.abs(deviation), axis=0)
+        jitter[rows] = np.clip(deviation, -bound, bound)
+    return jitter

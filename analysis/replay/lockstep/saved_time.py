@@ -1,0 +1,84 @@
+"""Time that a removed cause saves before each barrier.
+
+A step may have several barriers with work of one phase between them. What a slow rank saves there
+is saved where it took longer than other ranks, and not evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from laggard.analysis.tables.columns import FloatArray
+from laggard.analysis.tables.timelines.timeline import Timeline
+
+_UNRECORDED = (-1,)
+
+
+@dataclass(frozen=True)
+class SavedTime:
+    """Calculator of saved time; it remembers what ranks usually do before each barrier."""
+
+    timeline: Timeline
+    _typical: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+
+    def of_work(self, rank: int, codes: Sequence[int], kept: FloatArray) -> FloatArray:
+        """Return the seconds saved if spans of these phases keep a share of their time, [E + 1].
+
+        Args:
+            rank: number of the rank.
+            codes: codes of the phases.
+            kept: kept share of each step's phases, [S, codes]. It may be a sum of two shares minus
+                a third. A share of 1 saves nothing, whatever terms it is composed of.
+        """
+        saved = self.timeline.work_before_barriers(rank, 1.0 - kept, codes)
+        scattered = self.timeline.work.scattered
+        if not (np.isin(scattered.phase, codes) & (scattered.rank == rank)).any():
+            return saved
+
+        def measure(each: int) -> FloatArray:
+            return self.timeline.work_before_barriers(each, np.ones_like(kept), codes)
+
+        return self._move_to_excess(saved, measure(rank), self._find_typical(tuple(codes), measure))
+
+    def of_unrecorded(self, rank: int, kept: FloatArray) -> FloatArray:
+        """Return the seconds saved if a rank's unrecorded time keeps a share, [E + 1].
+
+        Args:
+            rank: number of the rank.
+            kept: kept share of each step's unrecorded time, [S].
+        """
+        seconds = self.timeline.unrecorded_before_barriers(rank)
+        saved = seconds * (1.0 - kept[self.timeline.interval_step])
+        typical = self._find_typical(_UNRECORDED, self.timeline.unrecorded_before_barriers)
+        return self._move_to_excess(saved, seconds, typical)
+
+    def _find_typical(
+        self, codes: tuple[int, ...], measure: Callable[[int], FloatArray]
+    ) -> FloatArray:
+        """Return the lower median of the members' seconds before each barrier, [E + 1]."""
+        if codes not in self._typical:
+            timeline = self.timeline
+            world = len(timeline.end)
+            seconds = np.stack([measure(rank) for rank in range(world)], axis=1)
+            everyone = np.ones((1, world), dtype=np.bool_)
+            seconds[~np.vstack([timeline.member, everyone])] = np.nan
+            ordered = np.sort(seconds, axis=1)  # absent ranks come last
+            counts = np.maximum(world - np.isnan(ordered).sum(axis=1), 1)
+            middle = (counts - 1) // 2
+            self._typical[codes] = np.nan_to_num(ordered[np.arange(len(ordered)), middle])
+        return self._typical[codes]
+
+    def _move_to_excess(
+        self, saved: FloatArray, seconds: FloatArray, typical: FloatArray
+    ) -> FloatArray:
+        """Move what each step saves to where the rank took longer than the typical rank."""
+        step, count = self.timeline.interval_step, len(self.timeline.steps)
+        excess = np.maximum(seconds - typical, 0.0)
+        excess_by_step = np.bincount(step, excess, count)[step]
+        saved_by_step = np.bincount(step, saved, count)[step]
+        known = excess_by_step > 0
+        share = excess / np.where(known, excess_by_step, 1.0)
+        return np.clip(np.where(known, saved_by_step * share, saved), -seconds, seconds)
