@@ -3,7 +3,8 @@
 Other tools record a collective from its launch to its end, whatever the rank does meanwhile. It
 blocks the rank only while the rank works on nothing. That part begins at the end of the last
 lasting work before the collective's end, or at the launch if that is later. Work that overlaps the
-collective by a few microseconds does not count: clocks round, and short operations occur amid waits.
+collective by a few microseconds does not count, because clocks round and short operations occur
+amid waits.
 """
 
 from __future__ import annotations
