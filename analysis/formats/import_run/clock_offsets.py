@@ -17,10 +17,10 @@ from laggard.analysis.formats.import_run.main_lane import MIN_OVERLAP_NS
 from laggard.analysis.tables.columns import FloatArray, IntArray
 
 _MIN_OFFSET_NS = 1_000_000
-_MIN_DRIFT_NS = 20_000
-# Residuals of random jitter rarely hide a drift of this many times their usual size.
+_MIN_DRIFT_NS = 2_000
+# Random jitter of 16 ends has a trend of more than 8 times its usual size in 0.1 % of all cases.
 _DRIFT_PER_RESIDUAL = 8.0
-_MIN_ENDS_OF_DRIFT = 8
+_MIN_ENDS_OF_DRIFT = 16
 _IMPOSSIBLE_SHARE = 0.05
 _MAX_SLOPE_POINTS = 200
 _ERROR_PERCENTILE = 95.0

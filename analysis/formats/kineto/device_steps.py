@@ -24,7 +24,11 @@ from laggard.analysis.formats.kineto.host_steps import (
     is_in_window,
     match_gloo_collectives,
 )
-from laggard.analysis.formats.kineto.process_groups import NO_LABEL, normalize_collective_name
+from laggard.analysis.formats.kineto.process_groups import (
+    NO_LABEL,
+    ResolvedLabel,
+    normalize_collective_name,
+)
 from laggard.analysis.formats.kineto.step_phases import (
     classify_host_work,
     merge_adjacent,
@@ -33,7 +37,7 @@ from laggard.analysis.formats.kineto.step_phases import (
 from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace, StepWindow
 from laggard.analysis.formats.kineto.step_windows import StepWindows
 from laggard.analysis.formats.kineto.trace_file import CATEGORIES, ProfilerEvents
-from laggard.analysis.tables.columns import BoolArray, IntArray
+from laggard.analysis.tables.columns import IntArray
 from laggard.core.span_schema import Phase
 
 MAX_DEVICE_GAP_NS = 20_000
@@ -75,9 +79,8 @@ def build_device_step(
     phases = serialize_spans(merge_adjacent(named, np.inf))
     fetching = serialize_spans(span for span in work if span.phase is Phase.FETCH)
     idle = tuple(span for span in subtract_spans(fetching, phases) if span.end_ns > span.start_ns)
-    reduced = _list_nccl_collectives(
-        device.where(communicates), _find_labels(host, device, launched, communicates), labels
-    )
+    nccl = device.where(communicates)
+    reduced = _list_nccl_collectives(nccl, _find_labels(host, nccl, launched[communicates], labels))
     collectives = tuple(
         sorted(
             (*reduced, *match_gloo_collectives(host, labels)),
@@ -146,34 +149,34 @@ def _classify_kernel(name: str, called_ns: int, work: Sequence[TraceSpan]) -> Ph
 
 
 def _find_labels(
-    host: ProfilerEvents, device: ProfilerEvents, launched: IntArray, communicates: BoolArray
-) -> tuple[int, ...]:
-    """Return the description of each of NCCL's kernels: its own, or that around its call, or -1."""
+    host: ProfilerEvents, kernels: ProfilerEvents, called: IntArray, labels: Labels
+) -> list[ResolvedLabel]:
+    """Return the description of each of NCCL's kernels: its own, or that around its call."""
     around = host.where(np.char.startswith(host.name, COMMS_PREFIX) & (host.label >= 0))
     found = []
-    for own, called_ns in zip(
-        device.label[communicates].tolist(), launched[communicates].tolist(), strict=True
-    ):
+    for number, called_ns in zip(kernels.label.tolist(), called.tolist(), strict=True):
+        own = labels.get(number, NO_LABEL)
         rows = np.flatnonzero((around.start_ns <= called_ns) & (around.end_ns >= called_ns))
-        found.append(own if own >= 0 or not len(rows) else int(around.label[rows[-1]]))
-    return tuple(found)
+        if own.group is None and len(rows):
+            own = labels[int(around.label[rows[-1]])]
+        found.append(own)
+    return found
 
 
 def _list_nccl_collectives(
-    kernels: ProfilerEvents, numbers: Sequence[int], labels: Labels
+    kernels: ProfilerEvents, labels: Sequence[ResolvedLabel]
 ) -> tuple[Collective, ...]:
-    found = []
-    for name, start, end, size, number in zip(
-        kernels.name.tolist(),
-        kernels.start_ns.tolist(),
-        kernels.end_ns.tolist(),
-        kernels.bytes.tolist(),
-        numbers,
-        strict=True,
-    ):
-        label = labels.get(number, NO_LABEL)
-        found.append(Collective(_get_kind(name, label.kind), start, end, size, label.group))
-    return tuple(found)
+    return tuple(
+        Collective(_get_kind(name, label.kind), start, end, size, label.group)
+        for name, start, end, size, label in zip(
+            kernels.name.tolist(),
+            kernels.start_ns.tolist(),
+            kernels.end_ns.tolist(),
+            kernels.bytes.tolist(),
+            labels,
+            strict=True,
+        )
+    )
 
 
 def _get_kind(name: str, described: str) -> str:
