@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.formats.import_run.main_lane import BusyTimes
+from laggard.analysis.formats.import_run.main_lane import BusyTimes, TraceSpan
 from laggard.analysis.formats.kineto.process_groups import (
     NO_LABEL,
     ResolvedLabel,
@@ -25,6 +25,7 @@ from laggard.analysis.formats.kineto.step_phases import (
     cut_out,
     find_backward_passes,
     find_garbage_collections,
+    is_garbage_collection,
     select_host_events,
 )
 from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace, StepWindow
@@ -59,22 +60,28 @@ def build_host_step(
     calls = _select_work(host, launches)
     collections = find_garbage_collections(inside, steps.thread)
     enclosing = steps.encloses_step(host)
+    # Garbage is also collected amid a backward pass, which the training thread may compute.
+    trains = (host.thread == steps.thread) & ~enclosing & ~is_garbage_collection(host)
     backward = find_backward_passes(host)
     work = classify_host_work(host, steps.thread, enclosing, MAX_HOST_GAP_NS)
     return StepTrace(
         window=window,
         work=cut_out(work, collections),
         collectives=match_gloo_collectives(host, labels),
-        busy=BusyTimes.from_intervals(
-            np.append(calls.start_ns, [span.start_ns for span in collections]).astype(np.int64),
-            np.append(calls.end_ns, [span.end_ns for span in collections]).astype(np.int64),
-        ),
+        busy=_build_busy_times(calls, collections),
         backward=backward,
-        resumes=_find_resume_times(
-            host, (host.thread == steps.thread) & ~enclosing, backward, window
-        ),
+        resumes=_find_resume_times(host, trains, backward, window),
         last_ns=window.end_ns,
         on_device=False,
+    )
+
+
+def _build_busy_times(calls: ProfilerEvents, collections: Sequence[TraceSpan]) -> BusyTimes:
+    intervals = np.array(
+        [(span.start_ns, span.end_ns) for span in collections], dtype=np.int64
+    ).reshape(-1, 2)
+    return BusyTimes.from_intervals(
+        np.append(calls.start_ns, intervals[:, 0]), np.append(calls.end_ns, intervals[:, 1])
     )
 
 

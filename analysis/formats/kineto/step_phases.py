@@ -100,14 +100,19 @@ def classify_host_work(
 def find_garbage_collections(events: ProfilerEvents, thread: int) -> tuple[TraceSpan, ...]:
     """Return the garbage collections of the training thread and of the threads of autograd."""
     trains = np.unique(events.thread[np.char.startswith(events.name, BACKWARD_PREFIX)])
-    collects = np.array(
-        [bool(GARBAGE_COLLECTION.match(name)) for name in events.name.tolist()], dtype=np.bool_
+    found = events.where(
+        is_garbage_collection(events) & np.isin(events.thread, np.append(trains, thread))
     )
-    found = events.where(collects & ((events.thread == thread) | np.isin(events.thread, trains)))
     return serialize_spans(
         TraceSpan(Phase.OTHER, start, end)
         for start, end in zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
     )
+
+
+def is_garbage_collection(events: ProfilerEvents) -> BoolArray:
+    """Return a mask of the garbage collections of Python."""
+    names = events.name.tolist()
+    return np.array([bool(GARBAGE_COLLECTION.match(name)) for name in names], dtype=np.bool_)
 
 
 def cut_out(work: Sequence[TraceSpan], holes: Sequence[TraceSpan]) -> tuple[TraceSpan, ...]:
