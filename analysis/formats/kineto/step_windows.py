@@ -18,6 +18,7 @@ import numpy as np
 from laggard.analysis.formats.kineto.step_phases import (
     ANNOTATION,
     BACKWARD_PREFIX,
+    NOT_WORK,
     OPTIMIZER_STEP_PREFIX,
     is_step_annotation,
     select_host_events,
@@ -30,6 +31,7 @@ from laggard.core.errors import TraceFormatError
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
 _DIGITS = re.compile(r"\d+")
+_FOLLOWS = re.compile(rf"{re.escape(BACKWARD_PREFIX)}|{NOT_WORK.pattern}")
 _MIN_REPETITIONS = 3
 # Shares of the usual period: largest usual deviation, and largest deviation of nearly all periods.
 _MAX_DEVIATION, _MAX_OUTLIER = 0.1, 0.5
@@ -150,8 +152,10 @@ def _infer_steps(events: ProfilerEvents) -> StepWindows | None:
         thread = int(host.thread[optimizer][0])
         windows = _split_at_optimizer(host, host.where(optimizer & (host.thread == thread)))
         return StepWindows(windows, thread, StepSource("optimizer"))
-    thread = _find_busiest_thread(host)
-    outer = select_outermost(host.where(host.thread == thread))
+    # The backward pass and gloo have threads of their own, which only follow the training thread.
+    leads = np.array([not _FOLLOWS.match(name) for name in host.name.tolist()], dtype=np.bool_)
+    thread = _find_busiest_thread(host.where(leads) if leads.any() else host)
+    outer = select_outermost(host.where(leads & (host.thread == thread)))
     return _split_at_repetition(host, outer, thread) or StepWindows(
         _to_windows([int(host.start_ns.min()), _find_last_end(host)]), thread, StepSource("whole")
     )
