@@ -14,13 +14,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.analysis.tables.columns import IntArray
+from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.core.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
 
 MIN_OVERLAP_NS = 10_000
 """Longest overlap that does not count; clocks and rounding make consecutive spans overlap by less.
 
 Gaps between operations that are no longer than this belong to the work around them."""
+
+
+_MAX_RESOLUTION_NS = 1_000_000
+
+
+def measure_resolution_ns(seconds: FloatArray) -> int:
+    """Return the resolution of times that were stored as 32-bit seconds; 0 for finer times.
+
+    Args:
+        seconds: times in seconds, of which many have digits that 32 bits cannot hold.
+    """
+    stored = seconds.astype(np.float32)
+    if not len(seconds) or (stored != seconds).any():
+        return 0
+    return min(round(float(np.spacing(np.abs(stored).max())) * 1e9), _MAX_RESOLUTION_NS)
 
 
 @dataclass(frozen=True, slots=True)

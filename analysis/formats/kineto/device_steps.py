@@ -26,6 +26,7 @@ from laggard.analysis.formats.kineto.host_steps import (
 )
 from laggard.analysis.formats.kineto.process_groups import (
     NO_LABEL,
+    UNKNOWN_GROUP,
     ResolvedLabel,
     normalize_collective_name,
 )
@@ -157,7 +158,7 @@ def _find_labels(
     for number, called_ns in zip(kernels.label.tolist(), called.tolist(), strict=True):
         own = labels.get(number, NO_LABEL)
         rows = np.flatnonzero((around.start_ns <= called_ns) & (around.end_ns >= called_ns))
-        if own.group is None and len(rows):
+        if own.group in (None, UNKNOWN_GROUP) and len(rows):
             own = labels[int(around.label[rows[-1]])]
         found.append(own)
     return found

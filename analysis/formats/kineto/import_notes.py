@@ -139,8 +139,9 @@ def _describe_collectives(traces: ImportedTraces) -> list[str]:
         )
     if traces.has_unknown_groups:
         notes.append(
-            "The traces do not record the ranks of some process groups, so waits in their"
-            " collectives are not attributed to any rank, and no cost of causes is computed."
+            "The traces do not record to which process group some collectives belong, or which"
+            " ranks it has. Waits in these collectives are not attributed to any rank, and no cost"
+            " of causes is computed."
         )
     if traces.has_point_to_point:
         notes.append(

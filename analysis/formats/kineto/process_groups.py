@@ -36,6 +36,12 @@ class ProcessGroup:
     size: int = 0
 
 
+UNKNOWN_GROUP = ProcessGroup("", size=-1)
+"""Any of several groups, since the trace does not say which."""
+UNLABELED = -1
+"""Number of a collective's description if there is none."""
+
+
 @dataclass(frozen=True)
 class GroupLabel:
     """Arguments of one event that describe its collective.
@@ -67,17 +73,15 @@ NO_LABEL = ResolvedLabel(None, "")
 
 def parse_group_label(arguments: Mapping[str, object]) -> GroupLabel | None:
     """Return the description of an event's collective, or None if there is none."""
-    name, ranks, size = (arguments.get(key) for key in (_NAME, _RANKS, _SIZE))
-    kind = arguments.get(_KIND)
-    if not isinstance(kind, str):
-        kind = ""
-    label = GroupLabel(
+    name, ranks, size, kind = (arguments.get(key) for key in (_NAME, _RANKS, _SIZE, _KIND))
+    if name is None and ranks is None and size is None and kind is None:
+        return None
+    return GroupLabel(
         name=name if isinstance(name, str) else "",
         ranks=_format_ranks(ranks),
         size=size if isinstance(size, int) and 0 < size <= _MAX_RANKS else 0,
-        kind=normalize_collective_name(kind),
+        kind=normalize_collective_name(kind) if isinstance(kind, str) else "",
     )
-    return label if label != GroupLabel("", "", 0, "") else None
 
 
 def normalize_collective_name(name: str) -> str:
@@ -126,15 +130,21 @@ def resolve_labels(
 ) -> Mapping[int, ResolvedLabel]:
     """Return the process group and kind that each description of a trace means.
 
+    gloo does not describe its collectives. If a rank belongs to one group only, they are those of
+    this group.
+
     Args:
         labels: descriptions in the trace.
         config: process groups of the trace.
         world: number of ranks of the job, or 0 if unknown.
     """
-    return {
-        number: ResolvedLabel(_resolve_group(label, config, world), label.kind)
+    several = len({ranks for ranks in config.ranks.values() if len(ranks) > 1}) > 1
+    default = UNKNOWN_GROUP if several else None
+    resolved = {
+        number: ResolvedLabel(_resolve_group(label, config, world) or default, label.kind)
         for number, label in enumerate(labels)
     }
+    return resolved | {UNLABELED: ResolvedLabel(default, "")}
 
 
 def _resolve_group(label: GroupLabel, config: GroupConfig, world: int) -> ProcessGroup | None:

@@ -18,7 +18,7 @@ from laggard.analysis.formats.import_run.main_lane import (
     build_main_lane,
     split_exposed,
 )
-from laggard.analysis.formats.kineto.process_groups import ProcessGroup
+from laggard.analysis.formats.kineto.process_groups import UNKNOWN_GROUP, ProcessGroup
 from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import NO_GROUP, Flag, Lane, Phase
@@ -91,6 +91,9 @@ class GroupIdentities:
         self._names = {
             rank: _list_names_by_ranks(groups) for rank, groups in self._recorded.items()
         }
+        self._are_unlabeled_unknown = any(
+            UNKNOWN_GROUP in groups for groups in self._recorded.values()
+        )
         self._keys: dict[ProcessGroup, GroupKey | None] = {}
 
     def identify(self, collective: Collective) -> GroupKey | None:
@@ -98,7 +101,7 @@ class GroupIdentities:
         if collective.is_point_to_point:
             return None
         if collective.group is None:
-            return ALL_RANKS
+            return None if self._are_unlabeled_unknown else ALL_RANKS
         if collective.group not in self._keys:
             self._keys[collective.group] = self._find_key(collective.group)
         return self._keys[collective.group]

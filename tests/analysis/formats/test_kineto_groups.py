@@ -24,7 +24,7 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import Lane, Phase
-from tests.analysis.kineto_traces import Document, write
+from tests.analysis.kineto_traces import Document, host_document, write
 from tests.analysis.parallel_traces import REDUCE_US, Job, job_documents
 
 
@@ -139,8 +139,30 @@ def test_unknown_ranks_of_a_group_are_told_and_nothing_is_priced(tmp_path: Path)
     assert run.record is not None
     assert run.record.origin is not None
     assert not run.record.origin.replayable
-    assert "do not record the ranks of some process groups" in " ".join(run.record.origin.notes)
+    assert "do not record to which process group some collectives belong" in " ".join(
+        run.record.origin.notes
+    )
     assert members(run) == set()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_gloo_does_not_say_to_which_group_a_collective_belongs(
+    tmp_path: Path, *, several: bool
+) -> None:
+    """With one group of all ranks there is no doubt; a group of one rank has no collective."""
+    documents = [host_document(rank) for rank in range(4)]
+    for rank, made in enumerate(documents):
+        groups = [[0, 1, 2, 3], [rank], *([[rank - rank % 2, rank - rank % 2 + 1]] * several)]
+        made["distributedInfo"] |= {
+            "world_size": 4,
+            "pg_config": [{"pg_name": str(n), "ranks": each} for n, each in enumerate(groups)],
+        }
+    run = read(tmp_path, documents)
+    assert members(run) == (set() if several else {(0, 1, 2, 3)})
+    assert run.record is not None
+    assert run.record.origin is not None
+    assert run.record.origin.replayable == (not several)
+    analyze_run(run)
 
 
 def test_a_member_that_missed_a_collective_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from laggard.analysis.formats.import_run.main_lane import (
     BusyTimes,
     TraceSpan,
     build_main_lane,
+    measure_resolution_ns,
     split_exposed,
 )
 from laggard.core.span_schema import Flag, Lane, Phase
@@ -132,3 +133,12 @@ def test_a_collective_beside_work_is_told_twice() -> None:
     assert split_exposed(TraceSpan(Phase.COMM, 90_000, 100_000), busy) == (
         TraceSpan(Phase.COMM, 90_000, 100_000),
     )
+
+
+def test_the_resolution_of_stored_seconds() -> None:
+    exact = np.array([100.1234567, 300.7654321])
+    assert measure_resolution_ns(exact) == 0
+    assert measure_resolution_ns(np.zeros(0)) == 0
+    rounded = exact.astype(np.float32).astype(np.float64)
+    assert measure_resolution_ns(rounded) == 30_518
+    assert measure_resolution_ns(np.array([1.7e9], dtype=np.float32).astype(np.float64)) == 10**6
