@@ -22,6 +22,8 @@ _MIN_DRIFT_NS = 2_000
 _DRIFT_PER_RESIDUAL = 8.0
 _MIN_ENDS_OF_DRIFT = 16
 _IMPOSSIBLE_SHARE = 0.05
+# Largest error of a device's clock that a profiler leaves.
+_CONTRADICTION_NS = 1_000_000
 _MAX_SLOPE_POINTS = 200
 _ERROR_PERCENTILE = 95.0
 
@@ -80,10 +82,13 @@ class ClockAlignment:
     Attributes:
         offsets: offset of each rank's clock.
         unrelated: ranks whose clocks no collective relates to that of the lowest rank.
+        contradictory: ranks whose collectives no offset reconciles with those of other ranks, as
+            if collectives were missing in the trace.
     """
 
     offsets: Mapping[int, ClockOffset]
     unrelated: tuple[int, ...] = ()
+    contradictory: tuple[int, ...] = ()
 
 
 def align_clocks(ends: CollectiveEnds, hosts: Mapping[int, str]) -> ClockAlignment:
@@ -99,6 +104,7 @@ def align_clocks(ends: CollectiveEnds, hosts: Mapping[int, str]) -> ClockAlignme
     neighbors = _find_neighbors(ends)
     offsets: dict[int, ClockOffset] = {}
     unrelated: list[int] = []
+    contradictory: list[int] = []
     by_host: dict[str, int] = {}
     for first in sorted(hosts):
         if first in offsets:
@@ -118,12 +124,17 @@ def align_clocks(ends: CollectiveEnds, hosts: Mapping[int, str]) -> ClockAlignme
                 known = by_host.get(hosts[rank], near)
                 parent = known if known in neighbors[rank] else near
                 same_host = hosts[rank] in ("", hosts[parent]) or not hosts[parent]
-                offsets[rank] = _relate(ends[rank], ends[parent], offsets[parent], same_host)
+                shared = _pair_ends(ends[rank], ends[parent])
+                offset = _relate(shared, offsets[parent], same_host)
+                if _is_contradictory(shared, offset, offsets[parent]):
+                    contradictory.append(rank)
+                    offset = offsets[parent] if same_host else offset
+                offsets[rank] = offset
                 by_host.setdefault(hosts[rank], rank)
                 if first in unrelated:
                     unrelated.append(rank)
                 queue.append(rank)
-    return ClockAlignment(offsets, tuple(sorted(unrelated)))
+    return ClockAlignment(offsets, tuple(sorted(unrelated)), tuple(sorted(contradictory)))
 
 
 def _find_neighbors(ends: CollectiveEnds) -> Mapping[int, set[int]]:
@@ -138,15 +149,19 @@ def _find_neighbors(ends: CollectiveEnds) -> Mapping[int, set[int]]:
     return found
 
 
-def _relate(
-    own: Mapping[Hashable, CollectiveEnd],
-    other: Mapping[Hashable, CollectiveEnd],
-    known: ClockOffset,
-    same_host: bool,
-) -> ClockOffset:
-    """Return the offset of a rank's clock, from the ends that another rank recorded."""
+_Pairs = Sequence[tuple[CollectiveEnd, CollectiveEnd]]
+
+
+def _pair_ends(
+    own: Mapping[Hashable, CollectiveEnd], other: Mapping[Hashable, CollectiveEnd]
+) -> _Pairs:
+    """Return the collectives that two ranks share, in the order of their ends."""
     shared = [(own[key], other[key]) for key in own.keys() & other.keys()]
-    shared.sort(key=lambda pair: pair[0].end_ns)
+    return sorted(shared, key=lambda pair: pair[0].end_ns)
+
+
+def _relate(shared: _Pairs, known: ClockOffset, same_host: bool) -> ClockOffset:
+    """Return the offset of a rank's clock, from the ends that another rank recorded."""
     times = np.array([mine.end_ns for mine, _ in shared], dtype=np.int64)
     apart = _to_array(mine.end_ns - known.correct(theirs.end_ns) for mine, theirs in shared)
     zero_ns = int(times[len(times) // 2])
@@ -170,9 +185,7 @@ def _to_array(values: Iterable[int]) -> IntArray:
     return np.array(list(values), dtype=np.int64)
 
 
-def _is_proven(
-    shared: Sequence[tuple[CollectiveEnd, CollectiveEnd]], apart: IntArray, known: ClockOffset
-) -> bool:
+def _is_proven(shared: _Pairs, apart: IntArray, known: ClockOffset) -> bool:
     """Return whether the ends of collectives show that two clocks differ.
 
     Either the ends differ consistently by more than a millisecond, or a rank arrived after another
@@ -180,11 +193,21 @@ def _is_proven(
     """
     middle = float(np.median(apart))
     spread = float(np.median(np.abs(apart - middle)))
-    if abs(middle) > _MIN_OFFSET_NS and spread <= abs(middle) / 2:
-        return True
+    is_consistent = abs(middle) > _MIN_OFFSET_NS and spread <= abs(middle) / 2
+    return is_consistent or _are_impossible(shared, known, known, MIN_OVERLAP_NS)
+
+
+def _is_contradictory(shared: _Pairs, own: ClockOffset, other: ClockOffset) -> bool:
+    return _are_impossible(shared, own, other, _CONTRADICTION_NS)
+
+
+def _are_impossible(
+    shared: _Pairs, own: ClockOffset, other: ClockOffset, tolerance_ns: int
+) -> bool:
+    """Return whether one rank often arrived after the other had left."""
     impossible = sum(
-        mine.launch_ns - known.correct(theirs.over_ns) > MIN_OVERLAP_NS
-        or known.correct(theirs.launch_ns) - mine.over_ns > MIN_OVERLAP_NS
+        own.correct(mine.launch_ns) - other.correct(theirs.over_ns) > tolerance_ns
+        or other.correct(theirs.launch_ns) - own.correct(mine.over_ns) > tolerance_ns
         for mine, theirs in shared
     )
     return impossible > _IMPOSSIBLE_SHARE * len(shared)

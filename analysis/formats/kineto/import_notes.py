@@ -121,6 +121,12 @@ def _describe_clocks(traces: ImportedTraces) -> list[str]:
         )
     elif not any(hosts) and len(traces.recordings) > 1:
         notes.append("The traces do not name their hosts; one common clock was assumed.")
+    if traces.clocks.contradictory:
+        notes.append(
+            f"The collectives of rank {format_numbers(traces.clocks.contradictory)} do not agree"
+            " with those of the other ranks: ranks seem to arrive after others have left. The"
+            " traces may lack collectives, so no cost of causes is computed."
+        )
     if traces.clocks.unrelated:
         notes.append(
             f"No collective relates rank {format_numbers(traces.clocks.unrelated)} to rank"

@@ -85,7 +85,9 @@ def read_kineto(path: Path) -> RunData:
         format="kineto",
         path=path.name,
         notes=list_import_notes(traces),
-        replayable=not traces.has_unknown_groups and not traces.has_point_to_point,
+        replayable=not (
+            traces.has_unknown_groups or traces.has_point_to_point or clocks.contradictory
+        ),
     )
     hosts = tuple(
         build_rank_host(

@@ -165,5 +165,20 @@ def test_jitter_of_one_clock_proves_nothing() -> None:
     assert clocks.offsets[1].is_zero
 
 
+def test_collectives_that_contradict_each_other_are_not_priced(tmp_path: Path) -> None:
+    """Beside the all-reduce of a step, each rank recorded one that the other one did not."""
+    documents = job_documents(Job(world=2, steps=40, slow_us={1: SLOW_US}, layers=4))
+    for rank, made in enumerate(documents):
+        reduced = [each for each in made["traceEvents"] if each["name"].startswith("nccl")]
+        made["traceEvents"] += [
+            {**each, "ts": each["ts"] + (-9_000, 9_000)[rank], "dur": 1.0} for each in reduced
+        ]
+    run = read(tmp_path / "x", documents)
+    assert "do not agree with those of the other ranks" in notes(run)
+    assert run.record is not None
+    assert run.record.origin is not None
+    assert not run.record.origin.replayable
+
+
 def test_the_true_clock_is_the_default() -> None:
     assert Job().clock is true_clock
