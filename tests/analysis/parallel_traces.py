@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class Kernel:
     step: int
     phase: str
     start: float
@@ -61,15 +61,15 @@ class _Kernel:
     group: tuple[int, ...] = ()
 
 
-def _run(job: Job) -> dict[int, list[_Kernel]]:
+def run_job(job: Job) -> dict[int, list[Kernel]]:
     """Return the kernels of every rank."""
     now = dict.fromkeys(range(job.world), BASE_US)
-    found: dict[int, list[_Kernel]] = {rank: [] for rank in now}
+    found: dict[int, list[Kernel]] = {rank: [] for rank in now}
 
     def compute(step: int, phase: str, length: Callable[[int], float]) -> None:
         for rank, start in now.items():
             now[rank] = start + length(rank)
-            found[rank].append(_Kernel(step, phase, start, now[rank]))
+            found[rank].append(Kernel(step, phase, start, now[rank]))
 
     def reduce(step: int, phase: str, group_of: Callable[[int], tuple[int, ...]]) -> None:
         arrived = dict(now)
@@ -77,7 +77,7 @@ def _run(job: Job) -> dict[int, list[_Kernel]]:
             group = group_of(rank)
             if len(group) > 1:
                 now[rank] = max(arrived[other] for other in group) + REDUCE_US
-                found[rank].append(_Kernel(step, phase, arrived[rank], now[rank], group))
+                found[rank].append(Kernel(step, phase, arrived[rank], now[rank], group))
 
     for step in range(job.steps):
         for _ in range(job.layers):
@@ -96,10 +96,10 @@ _CALLED_AT = {"forward": 25.0, "tp": 28.0, "backward": 45.0, "tp_backward": 48.0
 
 def job_documents(job: Job) -> list[Document]:
     """Return the documents of all ranks."""
-    return [_to_document(job, rank, kernels) for rank, kernels in _run(job).items()]
+    return [_to_document(job, rank, kernels) for rank, kernels in run_job(job).items()]
 
 
-def _to_document(job: Job, rank: int, kernels: list[_Kernel]) -> Document:
+def _to_document(job: Job, rank: int, kernels: list[Kernel]) -> Document:
     events: list[dict[str, Any]] = []
     number = 0
     for step in range(job.steps):
@@ -129,7 +129,7 @@ def _to_document(job: Job, rank: int, kernels: list[_Kernel]) -> Document:
     return made
 
 
-def _to_event(job: Job, rank: int, kernel: _Kernel, number: int) -> dict[str, Any]:
+def _to_event(job: Job, rank: int, kernel: Kernel, number: int) -> dict[str, Any]:
     if not kernel.group:
         return event(
             f"gemm_{kernel.phase}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.analysis.findings.analyze_run import analyze_run
@@ -25,7 +25,7 @@ from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import Lane, Phase
 from tests.analysis.kineto_traces import Document, host_document, write
-from tests.analysis.parallel_traces import REDUCE_US, Job, job_documents
+from tests.analysis.parallel_traces import REDUCE_US, Job, job_documents, run_job
 
 
 def read(folder: Path, documents: list[Document]) -> RunData:
@@ -56,6 +56,33 @@ def test_a_slow_rank_of_a_tensor_parallel_pair(tmp_path: Path) -> None:
     assert [(each.rank, each.family) for each in result.stragglers] == [(3, "compute")]
     lost = job.steps * job.layers * slow_us / 1e6
     assert result.stragglers[0].cost_s == pytest.approx(lost, rel=0.02)
+
+
+@given(
+    tensor=st.sampled_from([1, 2]),
+    slow_us=st.dictionaries(st.integers(0, 3), st.integers(20, 900).map(float), max_size=3),
+    present=st.sets(st.integers(0, 3), min_size=1),
+)
+@settings(max_examples=25, deadline=None)
+def test_waits_are_those_for_the_ranks_that_are_present(
+    tmp_path_factory: pytest.TempPathFactory,
+    tensor: int,
+    slow_us: dict[int, float],
+    present: set[int],
+) -> None:
+    """In every group, each rank waits until the last of its present members has arrived."""
+    job = Job(world=4, tensor=tensor, steps=3, slow_us=slow_us)
+    kernels, ranks = run_job(job), sorted(present)
+    expected = np.zeros((job.steps, len(ranks)))
+    for place, rank in enumerate(ranks):
+        for n, own in enumerate(kernels[rank]):
+            members = [kernels[other][n].start for other in own.group if other in present]
+            # One that is alone waits for nobody that could be named.
+            if len(members) > 1:
+                expected[own.step, place] += max(members) - own.start
+    documents = [job_documents(job)[rank] for rank in ranks]
+    run = read(tmp_path_factory.mktemp("part"), documents)
+    assert build_timeline(run).step_wait * 1e6 == pytest.approx(expected, abs=0.01)
 
 
 def test_without_a_slow_rank_there_is_no_finding(tmp_path: Path) -> None:
