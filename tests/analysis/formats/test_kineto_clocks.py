@@ -16,7 +16,7 @@ from laggard.analysis.formats.registry import open_run
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.core.span_schema import Flag
-from tests.analysis.kineto_traces import Document, write
+from tests.analysis.kineto_traces import Document, host_document, write
 from tests.analysis.parallel_traces import Job, job_documents, true_clock
 
 MS, S = 1e3, 1e6
@@ -77,6 +77,22 @@ def test_a_late_rank_is_found_with_the_same_cost(tmp_path: Path, name: str, host
 def test_clocks_alone_make_no_straggler(tmp_path: Path, name: str) -> None:
     run = read(tmp_path / "x", job_documents(Job(world=3, steps=60, clock=CLOCKS[name])))
     assert analyze_run(run).findings == ()
+
+
+@pytest.mark.parametrize("host", ["node-1", ""])
+@pytest.mark.parametrize("ahead_us", [5 * MS, -5 * MS, 10 * S])
+def test_ranks_that_compute_on_their_hosts(tmp_path: Path, ahead_us: float, host: str) -> None:
+    run = read(
+        tmp_path / "x",
+        [
+            host_document(0, steps=20, host=host),
+            host_document(1, steps=20, late=100, host=host, ahead_us=ahead_us),
+        ],
+    )
+    assert run.hosts[1].clock_offset_ns == pytest.approx(ahead_us * 1000, abs=1)
+    assert build_timeline(run).step_wait * 1e6 == pytest.approx(
+        np.array([[100.0, 0.0]] * 20), abs=1e-3
+    )
 
 
 def test_one_clock_is_left_as_it_is(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import Lane, Phase
-from tests.analysis.kineto_traces import Document, host_document, write
+from tests.analysis.kineto_traces import Document, event, host_document, write
 from tests.analysis.parallel_traces import REDUCE_US, Job, job_documents, run_job
 
 
@@ -170,6 +170,29 @@ def test_unknown_ranks_of_a_group_are_told_and_nothing_is_priced(tmp_path: Path)
         run.record.origin.notes
     )
     assert members(run) == set()
+
+
+PAIRS = ((0, 1), (0, 1), (2, 3), (2, 3))
+
+
+@pytest.mark.parametrize("place", ["c10d::allreduce_", "gloo:all_reduce", "record_param_comms"])
+def test_gloo_s_collectives_of_pairs(tmp_path: Path, place: str) -> None:
+    """The group is described by the launch, by the collective, or by an event in the launch."""
+    documents = [host_document(rank, late=100 * (rank == 3)) for rank in range(4)]
+    for rank, made in enumerate(documents):
+        made["distributedInfo"]["world_size"] = 4
+        described = {"Process Group Name": "tp", "Process Group Ranks": list(PAIRS[rank])}
+        launches = [e for e in made["traceEvents"] if e["name"] == "c10d::allreduce_"]
+        made["traceEvents"] += [
+            event("record_param_comms", each["ts"] + 1, each["ts"] + 3) for each in launches
+        ]
+        for each in made["traceEvents"]:
+            if each["name"] == place:
+                each["args"] = {**each["args"], **described}
+    run = read(tmp_path, documents)
+    assert members(run) == {(0, 1), (2, 3)}
+    waits = build_timeline(run).step_wait * 1e6
+    assert waits == pytest.approx(np.array([[0.0, 0.0, 100.0, 0.0]] * 4), abs=1e-3)
 
 
 @pytest.mark.parametrize("several", [False, True])
