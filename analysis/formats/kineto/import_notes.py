@@ -83,7 +83,8 @@ def _describe_steps(traces: ImportedTraces) -> list[str]:
     notes = []
     source = traces.recordings[0].source
     if source.is_inferred:
-        several = "" if source.kind == "whole" else " They are matched between ranks by time."
+        matched = " They are matched between ranks by time, with clocks that agree to half a step."
+        several = "" if source.kind == "whole" or len(traces.recordings) == 1 else matched
         notes.append(
             f"The traces have no ProfilerStep#N annotations: their steps are {source.description}."
             + several

@@ -61,7 +61,7 @@ def read_kineto(path: Path) -> RunData:
     """
     joined = read_cycles(find_trace_cycles(path))
     recordings = joined.recordings
-    common = _select_common_steps(path, recordings)
+    common = _select_common_steps(recordings)
     identities = GroupIdentities(common)
     partition = plan_partition(common, identities)
     found = {
@@ -103,21 +103,26 @@ def read_kineto(path: Path) -> RunData:
     return build_imported_run(path, origin, steps, hosts, description)
 
 
-def _select_common_steps(path: Path, recordings: Sequence[RankRecording]) -> RankSteps:
+def _select_common_steps(recordings: Sequence[RankRecording]) -> RankSteps:
     """Return the steps that all ranks recorded, by rank and step number."""
-    common = sorted(set.intersection(*(set(each.steps) for each in recordings)))
-    if not common:
+    common = set(recordings[0].steps)
+    for last in recordings:
+        common &= set(last.steps)
+        if common:
+            continue
         details = "; ".join(
             f"rank {each.rank} has {format_numbers(sorted(each.steps))}"
             for each in recordings[:MAX_LISTED]
         )
         raise TraceFormatError(
-            str(path),
+            str(last.path),
             "",
             f"no step occurs in the traces of all ranks: {details}",
-            "profile the same steps on all ranks",
+            "profile the same steps on all ranks, and keep the traces of one run only",
         )
-    return {each.rank: {number: each.steps[number] for number in common} for each in recordings}
+    return {
+        each.rank: {number: each.steps[number] for number in sorted(common)} for each in recordings
+    }
 
 
 def _align_clocks(

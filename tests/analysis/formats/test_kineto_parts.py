@@ -300,7 +300,10 @@ def of_other_steps(made: dict[str, Any]) -> None:
             of_another_day,
             "worker1.json: baseTimeNanoseconds: its first step is 2 days after that of worker0.json",
         ),
-        (of_other_steps, "no step occurs in the traces of all ranks: rank 0 has 0, 1, 2"),
+        (
+            of_other_steps,
+            "worker1.json: no step occurs in the traces of all ranks: rank 0 has 0, 1, 2",
+        ),
     ],
 )
 def test_ranks_of_two_runs(
