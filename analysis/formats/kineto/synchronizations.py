@@ -39,6 +39,10 @@ class GroupKey:
     ranks: tuple[int, ...] = ()
     name: str = ""
 
+    def __hash__(self) -> int:
+        """Return a hash that takes the same time for any number of ranks."""
+        return hash((self.name, len(self.ranks), self.ranks[:1]))
+
 
 ALL_RANKS = GroupKey()
 """Group of the collectives without a recorded process group."""
@@ -95,6 +99,8 @@ class GroupIdentities:
             UNKNOWN_GROUP in groups for groups in self._recorded.values()
         )
         self._keys: dict[ProcessGroup, GroupKey | None] = {}
+        # Ranks share few groups but have objects of their own, whose comparison takes long.
+        self._keys_by_object: dict[int, GroupKey | None] = {}
 
     def identify(self, collective: Collective) -> GroupKey | None:
         """Return the identity of a collective's group; None if its ranks are unknown."""
@@ -102,15 +108,17 @@ class GroupIdentities:
             return None
         if collective.group is None:
             return None if self._are_unlabeled_unknown else ALL_RANKS
-        if collective.group not in self._keys:
-            self._keys[collective.group] = self._find_key(collective.group)
-        return self._keys[collective.group]
+        number = id(collective.group)
+        if number not in self._keys_by_object:
+            if collective.group not in self._keys:
+                self._keys[collective.group] = self._find_key(collective.group)
+            self._keys_by_object[number] = self._keys[collective.group]
+        return self._keys_by_object[number]
 
     def has_unknown_groups(self) -> bool:
         """Return whether the ranks of any group are unknown."""
-        return any(
-            self._find_key(group) is None for groups in self._recorded.values() for group in groups
-        )
+        known = {group for groups in self._recorded.values() for group in groups}
+        return any(self._find_key(group) is None for group in known)
 
     def _find_key(self, group: ProcessGroup) -> GroupKey | None:
         if not group.ranks:

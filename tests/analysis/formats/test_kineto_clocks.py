@@ -168,6 +168,23 @@ def test_any_offset_and_drift_is_recovered(
     assert np.median(error_ns) <= clocks.offsets[1].error_ns
 
 
+def test_ranks_of_one_host_have_one_clock() -> None:
+    """Although the ends that each of them recorded have jitter of their own."""
+    jitter = np.random.default_rng(2).integers(-40_000, 40_000, (4, 100))
+
+    def to_ends(rank: int) -> dict[object, CollectiveEnd]:
+        ahead_ns = 5_000_000_000 if rank > 1 else 0
+        times = [10**8 * n + ahead_ns + int(late) for n, late in enumerate(jitter[rank])]
+        return {n: CollectiveEnd(t - 10**6, t, t) for n, t in enumerate(times)}
+
+    ends = {rank: to_ends(rank) for rank in range(4)}
+    clocks = align_clocks(ends, {0: "a", 1: "a", 2: "b", 3: "b"})
+    assert clocks.offsets[0] == clocks.offsets[1]
+    assert clocks.offsets[2] == clocks.offsets[3]
+    assert clocks.offsets[2].largest_ns == pytest.approx(5e9, abs=40_000)
+    assert clocks.unrelated == clocks.contradictory == ()
+
+
 def test_jitter_of_one_clock_proves_nothing() -> None:
     jitter = np.random.default_rng(1).normal(0, 300_000, 200)
     ends = [
