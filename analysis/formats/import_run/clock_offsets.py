@@ -161,13 +161,19 @@ def _pair_ends(
 
 
 def _relate(shared: _Pairs, known: ClockOffset, same_host: bool) -> ClockOffset:
-    """Return the offset of a rank's clock, from the ends that another rank recorded."""
+    """Return the offset of a rank's clock, from the ends that another rank recorded.
+
+    Args:
+        shared: collectives of both ranks.
+        known: offset of the other rank's clock.
+        same_host: whether both ranks have the same clock, unless the contrary is proven.
+    """
+    if same_host and not _is_proven(shared, known):
+        return known
     times = np.array([mine.end_ns for mine, _ in shared], dtype=np.int64)
     apart = _to_array(mine.end_ns - known.correct(theirs.end_ns) for mine, theirs in shared)
     zero_ns = int(times[len(times) // 2])
     drift = _measure_drift(times - zero_ns, apart)
-    if drift == 0.0 and same_host and not _is_proven(shared, apart, known):
-        return known
     level = apart - drift * (times - zero_ns)
     at_zero_ns = round(float(np.median(level)))
     error_ns = int(np.percentile(np.abs(level - at_zero_ns), _ERROR_PERCENTILE)) + 1
@@ -185,12 +191,16 @@ def _to_array(values: Iterable[int]) -> IntArray:
     return np.array(list(values), dtype=np.int64)
 
 
-def _is_proven(shared: _Pairs, apart: IntArray, known: ClockOffset) -> bool:
+def _is_proven(shared: _Pairs, known: ClockOffset) -> bool:
     """Return whether the ends of collectives show that two clocks differ.
 
-    Either the ends differ consistently by more than a millisecond, or a rank arrived after another
-    one had left, which is impossible on one clock.
+    Either the ends differ consistently by more than a millisecond, or increasingly, or a rank
+    arrived after another one had left, which is impossible on one clock.
     """
+    times = _to_array(known.correct(mine.end_ns) for mine, _ in shared)
+    apart = times - _to_array(known.correct(theirs.end_ns) for _, theirs in shared)
+    if _measure_drift(times - times[0], apart) != 0.0:
+        return True
     middle = float(np.median(apart))
     spread = float(np.median(np.abs(apart - middle)))
     is_consistent = abs(middle) > _MIN_OFFSET_NS and spread <= abs(middle) / 2
