@@ -31,6 +31,7 @@ from laggard.analysis.formats.import_run.main_lane import (
     BusyTimes,
     TraceSpan,
     build_main_lane,
+    measure_resolution_ns,
     split_exposed,
 )
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
@@ -184,7 +185,9 @@ def _build_rank_step(
         spans,
         communicates & ~links,
         BusyTimes.from_intervals(
-            layout.start_ns[rows][~communicates], layout.end_ns[rows][~communicates]
+            layout.start_ns[rows][~communicates],
+            layout.end_ns[rows][~communicates],
+            measure_resolution_ns(here.start_s),
         ),
     )
     main = build_main_lane(work, (span for span in waits if span.lane == Lane.MAIN))

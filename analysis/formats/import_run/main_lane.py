@@ -1,8 +1,10 @@
 """Main lane of one rank: its work and its waits for collectives, as spans that never overlap.
 
 Other tools record a collective from its launch to its end, whatever the rank does meanwhile. It
-blocks the rank only while the rank works on nothing. That part begins at the end of the last work
-before the collective's end, or at the launch if that is later.
+blocks the rank only while the rank works on nothing. That part begins at the end of the last
+lasting work before the collective's end, or at the launch if that is later. Work that overlaps the
+collective by a few microseconds does not count, because clocks round and short operations occur
+amid waits.
 """
 
 from __future__ import annotations
@@ -12,11 +14,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laggard.analysis.tables.columns import IntArray
+from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.core.span_schema import NO_GROUP, NO_PEER, Flag, Lane, Phase
 
 MIN_OVERLAP_NS = 10_000
-"""Smallest overlap that counts; clocks and rounding make consecutive spans overlap by less."""
+"""Longest overlap that does not count; clocks and rounding make consecutive spans overlap by less.
+
+Gaps between operations that are no longer than this belong to the work around them."""
+
+
+_MAX_RESOLUTION_NS = 1_000_000
+
+
+def measure_resolution_ns(seconds: FloatArray) -> int:
+    """Return the resolution of times that were stored as 32-bit seconds; 0 for finer times.
+
+    Args:
+        seconds: times in seconds, of which many have digits that 32 bits cannot hold.
+    """
+    stored = seconds.astype(np.float32)
+    if not len(seconds) or (stored != seconds).any():
+        return 0
+    return min(round(float(np.spacing(np.abs(stored).max())) * 1e9), _MAX_RESOLUTION_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +54,53 @@ class TraceSpan:
 
 @dataclass(frozen=True)
 class BusyTimes:
-    """Times at which a rank works on anything, in nanoseconds.
+    """Times at which a rank works on anything, as disjoint intervals in nanoseconds.
 
     Attributes:
-        starts_ns: starts of the work, ascending, [N].
-        latest_ends_ns: latest end among the work that started no later, [N].
+        starts_ns: starts of the intervals, ascending, [N].
+        ends_ns: ends of the intervals, ascending, [N].
+        tolerance_ns: longest overlap of an interval and a collective that does not count.
     """
 
     starts_ns: IntArray
-    latest_ends_ns: IntArray
+    ends_ns: IntArray
+    tolerance_ns: int = MIN_OVERLAP_NS
 
     @classmethod
-    def from_intervals(cls, starts_ns: IntArray, ends_ns: IntArray) -> BusyTimes:
-        """Build the busy times from starts and ends in any order, which may overlap."""
+    def from_intervals(
+        cls, starts_ns: IntArray, ends_ns: IntArray, resolution_ns: int = 0
+    ) -> BusyTimes:
+        """Build the busy times from starts and ends in any order, which may overlap.
+
+        Intervals whose gap is at most `MIN_OVERLAP_NS` are merged, so that a series of short
+        operations counts as one.
+
+        Args:
+            starts_ns: starts of the work, [N].
+            ends_ns: ends of the work, [N].
+            resolution_ns: resolution of the clock, if it is known.
+        """
         order = np.argsort(starts_ns, kind="stable")
-        return cls(starts_ns[order], np.maximum.accumulate(ends_ns[order]))
+        starts, latest = starts_ns[order], np.maximum.accumulate(ends_ns[order])
+        apart = starts[1:] - latest[:-1] > MIN_OVERLAP_NS
+        first, last = np.append(True, apart), np.append(apart, True)
+        if not len(starts):
+            first = last = np.zeros(0, dtype=np.bool_)
+        return cls(starts[first], latest[last], max(MIN_OVERLAP_NS, resolution_ns))
 
     def exposed_from(self, launch_ns: int, end_ns: int) -> int:
         """Return the time from which the rank only waits for a collective.
 
         It is between the launch and the end, and equals the end if the rank never waits.
         """
-        before = int(np.searchsorted(self.starts_ns, end_ns, side="left")) - 1
-        last = int(self.latest_ends_ns[before]) if before >= 0 else launch_ns
-        return min(max(launch_ns, last), end_ns)
+        at = int(np.searchsorted(self.starts_ns, end_ns - self.tolerance_ns, side="left")) - 1
+        # Intervals are disjoint, so the last one that began early enough ends last.
+        while at >= 0 and self.ends_ns[at] > launch_ns:
+            start, end = int(self.starts_ns[at]), min(int(self.ends_ns[at]), end_ns)
+            if end - max(start, launch_ns) > self.tolerance_ns:
+                return end
+            at -= 1
+        return launch_ns
 
 
 def split_exposed(collective: TraceSpan, busy: BusyTimes) -> tuple[TraceSpan, ...]:

@@ -16,6 +16,12 @@ from typing import TypeGuard, cast
 
 import numpy as np
 
+from laggard.analysis.formats.kineto.process_groups import (
+    GroupConfig,
+    GroupLabel,
+    parse_group_config,
+    parse_group_label,
+)
 from laggard.analysis.tables.columns import Columns, IntArray, TextArray
 from laggard.core.errors import TraceFormatError
 from laggard.core.files.input_files import (
@@ -35,8 +41,17 @@ CATEGORIES = (
     "gpu_memset",
     "cuda_runtime",
     "cuda_driver",
+    "python_function",
 )
-"""Categories that are read; events of other categories are ignored."""
+"""Categories that are read; events of other categories are ignored.
+
+Of the calls of Python functions, only garbage collections are read: there are very many calls."""
+GARBAGE_COLLECTION = re.compile(
+    r"^\W*((python[ _]?|runtime triggered )?(gc|garbage[ _]collect\w*)"
+    r"|built-in (function|method) (gc\.)?collect)\b",
+    re.IGNORECASE,
+)
+_PYTHON_CALL = CATEGORIES.index("python_function")
 _RANK_IN_NAME = re.compile(r"rank[^0-9]{0,2}(\d{1,6})", re.IGNORECASE)
 _ELEMENT_BYTES = {
     "float": 4,
@@ -64,7 +79,8 @@ class ProfilerEvents(Columns):
 
     `thread` is a thread of the host or a stream of the device. `correlation` joins a kernel with
     the call that launched it, or is -1. `elements` and `bytes` are those of the inputs, or 0 if
-    not recorded.
+    not recorded. `label` is the index of the description of a collective in `RankTrace.labels`, or
+    -1.
     """
 
     category: IntArray
@@ -75,13 +91,15 @@ class ProfilerEvents(Columns):
     correlation: IntArray
     elements: IntArray
     bytes: IntArray
+    label: IntArray
 
 
 @dataclass(frozen=True)
 class RankTrace:
     """Trace of one rank.
 
-    `host` and `device` are empty, and `world_size` is 0, if the file does not record them.
+    `host` and `device` are empty, and `world_size` is 0, if the file does not record them. `labels`
+    are the different descriptions of collectives, and `groups` the process groups of the rank.
     """
 
     path: Path
@@ -90,6 +108,8 @@ class RankTrace:
     host: str
     device: str
     events: ProfilerEvents
+    labels: tuple[GroupLabel, ...]
+    groups: GroupConfig
 
 
 def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
@@ -122,7 +142,7 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
             f"{base!r} is not an integer number of nanoseconds since 1970",
             "export the trace again",
         )
-    events = _parse_events(path, raw, base)
+    events, labels = _parse_events(path, raw, base)
     devices = document.get("deviceProperties")
     first = devices[0] if _is_list(devices) and devices else {}
     host, world = document.get("host_name"), details.get("world_size")
@@ -133,6 +153,8 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
         host=host if isinstance(host, str) else "",
         device=str(first.get("name", "")) if isinstance(first, Mapping) else "",
         events=events,
+        labels=labels,
+        groups=parse_group_config(details),
     )
 
 
@@ -235,10 +257,13 @@ def _parse_rank(path: Path, distributed: Mapping[str, Json], *, only_file: bool)
     )
 
 
-def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEvents:
+def _parse_events(
+    path: Path, raw: Sequence[Json], base_ns: int
+) -> tuple[ProfilerEvents, tuple[GroupLabel, ...]]:
     codes = {name: code for code, name in enumerate(CATEGORIES)}
-    rows: list[tuple[int, str, int, int, int, int, int, int]] = []
+    rows: list[tuple[int, str, int, int, int, int, int, int, int]] = []
     threads: dict[tuple[str, str], int] = {}
+    labels: dict[GroupLabel, int] = {}
     for index, event in enumerate(raw):
         if not isinstance(event, Mapping):
             raise _make_format_error(
@@ -249,6 +274,8 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
             )
         code = codes.get(str(event.get("cat", "")).lower())
         if event.get("ph") != "X" or code is None:
+            continue
+        if code == _PYTHON_CALL and not GARBAGE_COLLECTION.match(str(event.get("name"))):
             continue
         start_us, length_us = (
             _parse_microseconds(path, index, event, key) for key in ("ts", "dur")
@@ -272,6 +299,7 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
         start_ns = base_ns + round(start_us * 1000)
         correlation = arguments.get("correlation", -1)
         elements, size = _parse_input_sizes(arguments)
+        label = parse_group_label(arguments)
         rows.append(
             (
                 code,
@@ -284,9 +312,10 @@ def _parse_events(path: Path, raw: Sequence[Json], base_ns: int) -> ProfilerEven
                 else -1,
                 elements,
                 size,
+                -1 if label is None else labels.setdefault(label, len(labels)),
             )
         )
-    return _to_columns(rows)
+    return _to_columns(rows), tuple(labels)
 
 
 def _shorten_name(name: str) -> str:
@@ -301,11 +330,13 @@ def _shorten_name(name: str) -> str:
     )
 
 
-def _to_columns(rows: Sequence[tuple[int, str, int, int, int, int, int, int]]) -> ProfilerEvents:
+def _to_columns(
+    rows: Sequence[tuple[int, str, int, int, int, int, int, int, int]],
+) -> ProfilerEvents:
     # Longer events first, so that an enclosing event precedes those inside it.
     ordered = sorted(rows, key=lambda row: (row[3], -row[4]))
     names = np.array([row[1] for row in ordered], dtype=np.str_)
-    places = (0, 2, 3, 4, 5, 6, 7)
+    places = (0, 2, 3, 4, 5, 6, 7, 8)
     category, *rest = (
         np.array([row[place] for row in ordered], dtype=np.int64) for place in places
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from laggard.analysis.formats.import_run.trace_format import TraceFormat
-from laggard.analysis.formats.kineto import JSON_SUFFIXES
+from laggard.analysis.formats.kineto.trace_paths import find_trace_cycles
 from laggard.analysis.tables.load_run import RunData
 
 
 def _is_kineto(path: Path) -> bool:
-    files = path.iterdir() if path.is_dir() else (path,)
-    return any(file.name.endswith(JSON_SUFFIXES) for file in files)
+    return bool(find_trace_cycles(path))
 
 
 def _read(path: Path) -> RunData:

@@ -1,0 +1,341 @@
+"""Synchronizations of ranks: collectives matched between ranks by process group and order.
+
+A synchronization is one collective, or all collectives of one process group in one backward pass,
+for which the rank waits at the end of the pass. The ranks of a group take part in the same
+synchronizations of a step, in the same order. Every synchronization of a step has its own number,
+which is the same on all ranks of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.analysis.formats.import_run.imported_run import RankStep
+from laggard.analysis.formats.import_run.main_lane import (
+    TraceSpan,
+    build_main_lane,
+    split_exposed,
+)
+from laggard.analysis.formats.kineto.process_groups import UNKNOWN_GROUP, ProcessGroup
+from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace
+from laggard.core.errors import TraceFormatError
+from laggard.core.span_schema import NO_GROUP, Flag, Lane, Phase
+
+RankSteps = Mapping[int, Mapping[int, StepTrace]]
+"""Steps of every rank, by rank and step number."""
+
+
+@dataclass(frozen=True)
+class GroupKey:
+    """Process group, identified for all ranks.
+
+    Attributes:
+        ranks: ranks of the group; empty for the group of all ranks that recorded no group.
+        name: name of the group, if its ranks agree on it; several groups may have the same ranks.
+    """
+
+    ranks: tuple[int, ...] = ()
+    name: str = ""
+
+    def __hash__(self) -> int:
+        """Return a hash that takes the same time for any number of ranks."""
+        return hash((self.name, len(self.ranks), self.ranks[:1]))
+
+
+ALL_RANKS = GroupKey()
+"""Group of the collectives without a recorded process group."""
+
+
+@dataclass(frozen=True)
+class Synchronization:
+    """Collectives for which one rank waits together, in the order of their launches.
+
+    Attributes:
+        group: process group; None if its ranks are unknown, or if only two of them take part.
+        number: number of the synchronization among those of its group in the step.
+        collectives: collectives that belong to it.
+    """
+
+    group: GroupKey | None
+    number: int
+    collectives: tuple[Collective, ...]
+
+    @property
+    def launch_ns(self) -> int:
+        """Return the time of the last launch, before which the rank cannot wait."""
+        return self.collectives[-1].start_ns
+
+    @property
+    def over_ns(self) -> int:
+        """Return the time by which all collectives were recorded as over."""
+        return max(each.end_ns for each in self.collectives)
+
+
+class GroupIdentities:
+    """Identities of the process groups that ranks recorded."""
+
+    def __init__(self, steps: RankSteps) -> None:
+        """Identify the groups.
+
+        Args:
+            steps: steps of every rank.
+        """
+        self._present = frozenset(steps)
+        self._recorded = {
+            rank: frozenset(
+                each.group
+                for step in own.values()
+                for each in step.collectives
+                if each.group is not None and not each.is_point_to_point
+            )
+            for rank, own in steps.items()
+        }
+        self._names = {
+            rank: _list_names_by_ranks(groups) for rank, groups in self._recorded.items()
+        }
+        self._are_unlabeled_unknown = any(
+            UNKNOWN_GROUP in groups for groups in self._recorded.values()
+        )
+        self._keys: dict[ProcessGroup, GroupKey | None] = {}
+        # Ranks share few groups but have objects of their own, whose comparison takes long.
+        self._keys_by_object: dict[int, GroupKey | None] = {}
+
+    def identify(self, collective: Collective) -> GroupKey | None:
+        """Return the identity of a collective's group; None if its ranks are unknown."""
+        if collective.is_point_to_point:
+            return None
+        if collective.group is None:
+            return None if self._are_unlabeled_unknown else ALL_RANKS
+        number = id(collective.group)
+        if number not in self._keys_by_object:
+            if collective.group not in self._keys:
+                self._keys[collective.group] = self._find_key(collective.group)
+            self._keys_by_object[number] = self._keys[collective.group]
+        return self._keys_by_object[number]
+
+    def has_unknown_groups(self) -> bool:
+        """Return whether the ranks of any group are unknown."""
+        known = {group for groups in self._recorded.values() for group in groups}
+        return any(self._find_key(group) is None for group in known)
+
+    def _find_key(self, group: ProcessGroup) -> GroupKey | None:
+        if not group.ranks:
+            return self._find_key_by_name(group)
+        names = {self._names[r].get(group.ranks) for r in self._present & set(group.ranks)}
+        # If ranks call the group differently, the order of launches distinguishes its collectives.
+        return GroupKey(group.ranks, group.name if len(names) == 1 else "")
+
+    def _find_key_by_name(self, group: ProcessGroup) -> GroupKey | None:
+        """Return the identity of a group whose ranks nobody recorded.
+
+        It is known if there are only as many ranks with a group of this name as it has ranks.
+        """
+        same = sorted(rank for rank, groups in self._recorded.items() if group in groups)
+        return GroupKey(tuple(same), group.name) if group.size in (0, len(same)) else None
+
+
+def _list_names_by_ranks(
+    groups: frozenset[ProcessGroup],
+) -> Mapping[tuple[int, ...], frozenset[str]]:
+    return {
+        ranks: frozenset(group.name for group in groups if group.ranks == ranks)
+        for ranks in {group.ranks for group in groups}
+    }
+
+
+def group_collectives(
+    step: StepTrace, identities: GroupIdentities
+) -> Mapping[GroupKey | None, tuple[Collective, ...]]:
+    """Return the collectives of one rank in one step by process group, in order of launch."""
+    found: dict[GroupKey | None, list[Collective]] = {}
+    for each in step.collectives:
+        found.setdefault(identities.identify(each), []).append(each)
+    return {group: tuple(own) for group, own in found.items()}
+
+
+Partition = Mapping[tuple[GroupKey, int], tuple[bool, ...]]
+"""Which collectives belong to the same synchronization as the one before, by process group and
+number of its collectives in a step."""
+
+
+def plan_partition(steps: RankSteps, identities: GroupIdentities) -> Partition:
+    """Decide which collectives form one synchronization, for all ranks and steps alike.
+
+    Collectives of one group in one backward pass belong together if most ranks launched them in
+    the same pass, because DDP waits for all of them at its end. They stay apart if most of those
+    before the last one overlapped no work of their device: then each blocks the pass, as in tensor
+    parallelism, where the next kernel needs the result.
+
+    Args:
+        steps: steps of every rank.
+        identities: identities of the process groups.
+    """
+    votes: dict[tuple[GroupKey, int], list[list[bool]]] = {}
+    beside_work: dict[GroupKey, list[bool]] = {}
+    for step in (step for own in steps.values() for step in own.values()):
+        for group, own in group_collectives(step, identities).items():
+            if group is None:
+                continue
+            places = [step.find_backward_pass(each.start_ns) for each in own]
+            joined = [
+                n > 0 and place is not None and place == places[n - 1]
+                for n, place in enumerate(places)
+            ]
+            votes.setdefault((group, len(own)), []).append(joined)
+            if step.on_device:
+                beside_work.setdefault(group, []).extend(
+                    step.busy.exposed_from(each.start_ns, each.end_ns) > each.start_ns
+                    for each, goes_on in zip(own, joined[1:], strict=False)
+                    if goes_on
+                )
+    blocking = {group for group, seen in beside_work.items() if 2 * sum(seen) < len(seen)}
+    return {
+        key: tuple(
+            key[0] not in blocking and 2 * sum(column) > len(column)
+            for column in zip(*rows, strict=True)
+        )
+        for key, rows in votes.items()
+    }
+
+
+def find_synchronizations(
+    step: StepTrace, identities: GroupIdentities, partition: Partition
+) -> tuple[Synchronization, ...]:
+    """Return the synchronizations of one rank in one step.
+
+    Args:
+        step: step of one rank.
+        identities: identities of the process groups.
+        partition: collectives that belong together.
+    """
+    found = []
+    for group, own in group_collectives(step, identities).items():
+        joined = (False,) * len(own) if group is None else partition[group, len(own)]
+        together: list[list[Collective]] = []
+        for each, goes_on in zip(own, joined, strict=True):
+            if goes_on:
+                together[-1].append(each)
+            else:
+                together.append([each])
+        found += [Synchronization(group, n, tuple(each)) for n, each in enumerate(together)]
+    return tuple(found)
+
+
+def require_same_counts(
+    path: Path, synchronizations: Mapping[tuple[int, int], Sequence[Synchronization]]
+) -> None:
+    """Require that all ranks of a group took part in the same number of its collectives.
+
+    Args:
+        path: file or folder of the traces.
+        synchronizations: synchronizations by rank and step.
+
+    Raises:
+        TraceFormatError: two ranks of a group differ in a step.
+    """
+    present = {rank for rank, _ in synchronizations}
+    counts: dict[tuple[int, GroupKey], dict[int, int]] = {}
+    for (rank, step), found in synchronizations.items():
+        for each in found:
+            if each.group is not None:
+                own = counts.setdefault((step, each.group), {})
+                own[rank] = own.get(rank, 0) + len(each.collectives)
+    for (step, group), by_rank in sorted(counts.items(), key=lambda item: item[0][0]):
+        members = sorted(present & set(group.ranks) if group.ranks else present)
+        first = members[0] if members else min(by_rank)
+        for rank in sorted({*members, *by_rank}):
+            usual, count = by_rank.get(first, 0), by_rank.get(rank, 0)
+            if count != usual:
+                which = (
+                    f" of process group {group.name or list(group.ranks)}" if group.ranks else ""
+                )
+                raise TraceFormatError(
+                    str(path),
+                    f"ProfilerStep#{step}",
+                    f"rank {first} took part in {usual} collectives{which} and rank {rank} in"
+                    f" {count}",
+                    "profile ranks that train together in one group, beginning at the same step",
+                )
+
+
+def number_groups(
+    synchronizations: Mapping[tuple[int, int], Sequence[Synchronization]],
+) -> Mapping[GroupKey, int]:
+    """Return the number of the first synchronization of each group, the same in all steps."""
+    sizes: dict[GroupKey, int] = {}
+    for key in sorted(synchronizations):
+        for each in synchronizations[key]:
+            if each.group is not None:
+                sizes[each.group] = max(sizes.get(each.group, 0), each.number + 1)
+    first, numbers = 0, {}
+    for group, size in sizes.items():
+        numbers[group] = first
+        first += size
+    return numbers
+
+
+def to_rank_step(
+    trace: StepTrace,
+    rank: int,
+    synchronizations: Sequence[Synchronization],
+    numbers: Mapping[GroupKey, int],
+) -> RankStep:
+    """Convert one step of one rank to spans.
+
+    Collectives that form one synchronization, or that overlap work, keep their times on a lane of
+    their own.
+
+    Args:
+        trace: step of the rank.
+        rank: number of the rank in the run.
+        synchronizations: synchronizations of the step.
+        numbers: number of the first synchronization of each group.
+    """
+    waits: list[TraceSpan] = []
+    background: list[TraceSpan] = []
+    for each in synchronizations:
+        number = NO_GROUP if each.group is None else numbers[each.group] + each.number
+        exposed, *hidden = split_exposed(_to_wait(trace, each, number), trace.busy)
+        waits.append(exposed)
+        if len(each.collectives) > 1 or hidden:
+            background += [
+                TraceSpan(
+                    Phase.COMM,
+                    one.start_ns,
+                    one.end_ns,
+                    group=number,
+                    bytes=one.bytes,
+                    lane=Lane.BUCKETS,
+                    flags=Flag.ASYNC,
+                )
+                for one in each.collectives
+            ]
+    main = build_main_lane(trace.work, waits)
+    return RankStep(
+        trace.window.step,
+        rank,
+        min([trace.window.start_ns, *(span.start_ns for span in main)]),
+        max([trace.window.end_ns, *(span.end_ns for span in main)]),
+        (*main, *background),
+    )
+
+
+def find_end_ns(trace: StepTrace, synchronization: Synchronization) -> int:
+    """Return the time at which a rank left a synchronization.
+
+    The rank does not wait after the training thread has continued.
+    """
+    launch_ns = synchronization.launch_ns
+    return max(min(synchronization.over_ns, trace.latest_end_ns(launch_ns)), launch_ns)
+
+
+def _to_wait(trace: StepTrace, synchronization: Synchronization, number: int) -> TraceSpan:
+    return TraceSpan(
+        Phase.COMM,
+        synchronization.launch_ns,
+        find_end_ns(trace, synchronization),
+        group=number,
+        bytes=sum(each.bytes for each in synchronization.collectives),
+    )
