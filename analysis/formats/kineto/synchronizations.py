@@ -313,6 +313,10 @@ def to_rank_step(
                 for one in each.collectives
             ]
     main = build_main_lane(trace.work, waits)
+    end_ns = trace.window.end_ns
+    if not trace.on_device and all(span.end_ns <= end_ns for span in main):
+        # An empty span at the end of the step makes a stall after the last work part of the step.
+        main = (*main, TraceSpan(Phase.OTHER, end_ns, end_ns))
     return RankStep(
         trace.window.step,
         rank,

@@ -148,7 +148,7 @@ def _plan_local_removals(
     assert cause.rank is not None
     rank = cause.rank
     if cause.spec.counts_unrecorded:
-        return [_plan_stall_removal(saved_time, references, cause, index)]
+        return [_plan_stall_removal(saved_time, references, causes, index)]
     codes = list(cause.spec.codes)
     covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
     seconds = timeline.work.of_rank(rank, codes)
@@ -171,31 +171,46 @@ def _plan_local_removals(
         return removals
     # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
     # cause.
-    disturbed = np.zeros_like(covered)
-    for other in causes:
-        if other.kind == "dynamic" and (other.rank, other.family) == (cause.rank, cause.family):
-            disturbed |= other.covers(len(covered))
+    disturbed = _find_disturbed_steps(causes, cause, len(covered))
     kept = compute_kept_share(seconds, fleet, covered & ~disturbed)
     kept = np.minimum(kept, compute_kept_share(usual, fleet, covered & disturbed))
     return [_build_removal((index,), rank, saved_time.of_work(rank, codes, kept))]
 
 
-def _plan_stall_removal(
-    saved_time: SavedTime, references: References, cause: Cause, index: int
-) -> LocalRemoval:
-    """Return the removal of the time in which a rank stalled longer than the fastest ranks.
+def _find_disturbed_steps(causes: Sequence[Cause], cause: Cause, steps: int) -> BoolArray:
+    """Return a mask of the steps inside dynamic causes of a cause's rank and family, [steps]."""
+    disturbed = np.zeros(steps, dtype=np.bool_)
+    for other in causes:
+        if other.kind == "dynamic" and (other.rank, other.family) == (cause.rank, cause.family):
+            disturbed |= other.covers(steps)
+    return disturbed
 
-    The time is saved before the barriers that the rank reached later than others for it.
+
+def _plan_stall_removal(
+    saved_time: SavedTime, references: References, causes: Sequence[Cause], index: int
+) -> LocalRemoval:
+    """Return the removal of the time in which a rank stalled longer than it should.
+
+    A dynamic cause is the time beyond the rank's own normal level, and a deterministic cause that
+    between this level and the fastest ranks', so that the two add up.
     """
+    cause, timeline = causes[index], saved_time.timeline
     assert cause.rank is not None
-    timeline = saved_time.timeline
     work = FamilyWork(timeline, references, cause.spec)
-    covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
-    stalled = work.stalled_of(cause.rank)
-    excess = np.where(covered, np.maximum(stalled - work.fleet_stalled_s(cause.rank), 0.0), 0.0)
+    steps = len(timeline.steps)
+    stalled, fleet_s = work.stalled_of(cause.rank), work.fleet_stalled_s(cause.rank)
+    normal = work.own_of(cause.rank) * np.exp(cause.baseline) - work.usual_step_s(cause.rank)
+    normal = np.maximum(normal, fleet_s)
+    if cause.kind == "dynamic":
+        excess = stalled - normal
+    else:
+        disturbed = _find_disturbed_steps(causes, cause, steps)
+        excess = np.where(disturbed, np.minimum(stalled, normal), stalled) - fleet_s
+    covered = cause.covers(steps) & ~timeline.warm_up
+    excess = np.where(covered, np.maximum(excess, 0.0), 0.0)
     kept = 1.0 - excess / np.where(stalled > 0, stalled, 1.0)
     codes = list(cause.spec.codes)
-    recorded = saved_time.of_work(cause.rank, codes, np.repeat(kept[:, None], len(codes), 1))
+    recorded = saved_time.of_work(cause.rank, codes, np.repeat(kept[:, None], len(codes), axis=1))
     saved = saved_time.of_unrecorded(cause.rank, kept)
     return _build_removal((index,), cause.rank, recorded + saved)
 

@@ -140,6 +140,21 @@ def test_waiting_for_ranks_by_turns_is_not_hidden(steps: int) -> None:
     assert not any("No straggler" in sentence for sentence in format_answer(run, analysis))
 
 
+def test_a_host_that_always_stalls_may_stall_longer_for_a_while() -> None:
+    training = replace(
+        BASE,
+        steps=60,
+        stall_ms=lambda rank, step, _p: (20.0 if 20 <= step < 40 else 8.0) if rank == 2 else 0.0,
+    )
+    analysis = analyze_run(record(training)[0])
+    assert {(f.rank, f.family, f.kind) for f in analysis.stragglers} == {
+        (2, "host", "deterministic"),
+        (2, "host", "dynamic"),
+    }
+    found = analysis.lost_s / analysis.makespan_s
+    assert found == pytest.approx(measure_lost_share(training), abs=0.02)
+
+
 def test_one_step_is_said_to_be_one() -> None:
     run, _ = record(replace(CASES["one rank computes"][0], steps=1))
     assert "in this one step" in format_answer(run, analyze_run(run))[0]

@@ -40,10 +40,15 @@ def read(tmp_path: Path, *documents: dict[str, Any], zipped: bool = False) -> Ru
 
 
 def lane(run: RunData, rank: int, step: int) -> list[tuple[str, float, float]]:
-    """The main lane of a rank's step: phase, start and end in microseconds."""
+    """The main lane of a rank's step: phase, start and end in microseconds.
+
+    The empty span that ends a step is left out.
+    """
     rows: SpanColumns = run.spans.where(
         (run.spans.rank == rank) & (run.spans.step == step) & (run.spans.lane == Lane.MAIN)
     )
+    if rows.dur_ns[-1] == 0:
+        rows = rows.where(np.s_[:-1])
     return [
         (PHASES[code].value, start / US, end / US)
         for code, start, end in zip(
