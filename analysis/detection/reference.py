@@ -6,7 +6,7 @@ number of samples, not proportional: a small batch is not proportionally cheap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,8 @@ COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
 MIN_SCATTER = 0.03
 """Least scatter of equal hosts, in log. Their CPU shares agree within 5 %, evenly distributed,
 which is a standard deviation of 3 %."""
+RankSelection = Callable[[FloatArray, Sequence[int]], list[int]]
+"""Selection of the ranks that set the standard of a class, by every rank's usual duration."""
 _COMPUTE = list(COMPUTE_CODES)
 # Below one nanosecond, the resolution of the tables, a duration counts as absent.
 _MIN_SECONDS = 1e-9
@@ -97,7 +99,9 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     """Fit a + b n to every phase of every rank and derive the class and fleet references.
 
     A class is a device class within a tier. Its reference is the lower median of its fastest ranks
-    (see `find_fastest_ranks`), so a slow majority of a class does not make the class slow.
+    (see `find_fastest_ranks`), so a slow majority of a class does not make the class slow. If
+    ranks have different numbers of samples, their fits are too inexact for this, and the lower
+    median of all ranks of the class is used.
 
     The fastest class is the one with the least compute time at the usual batch, together with all
     classes within 10 % of it. Similar classes count as one; otherwise the luckiest of several
@@ -117,18 +121,22 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     usual = float(np.median(work.samples[usable]))
     at_usual = fits[:, :, 0] + fits[:, :, 1] * usual
     classes = _group_by_class(hosts)
+    sizes = work.samples[usable]
+    select = find_fastest_ranks if (sizes == sizes[0]).all() else _select_all
     compute = at_usual[:, _COMPUTE].sum(axis=1)
-    fastest = _find_fastest_classes(compute, classes)
+    fastest = _find_fastest_classes(compute, classes, select)
     leaders = [rank for name in fastest for rank in classes[name]]
-    fleet = _fit_class(fits, at_usual, leaders)
+    fleet = _fit_class(fits, at_usual, leaders, select)
     for phase in set(range(fits.shape[1])) - set(_COMPUTE):
         quickest = [
             rank
-            for name in _find_fastest_classes(at_usual[:, phase], classes)
+            for name in _find_fastest_classes(at_usual[:, phase], classes, select)
             for rank in classes[name]
         ]
-        fleet[phase] = fits[_find_reference_rank(at_usual[:, phase], quickest), phase]
-    per_class = {name: _fit_class(fits, at_usual, ranks) for name, ranks in classes.items()}
+        fleet[phase] = fits[
+            _find_lower_median(at_usual[:, phase], select(at_usual[:, phase], quickest)), phase
+        ]
+    per_class = {name: _fit_class(fits, at_usual, ranks, select) for name, ranks in classes.items()}
     device = np.stack([per_class[_get_class_name(host)] for host in hosts])
     return References(
         own=ExpectedDurations(fits, work.samples),
@@ -207,13 +215,15 @@ def _group_by_class(hosts: tuple[RankHost, ...]) -> dict[str, list[int]]:
     return classes
 
 
-def _find_fastest_classes(seconds: FloatArray, classes: dict[str, list[int]]) -> tuple[str, ...]:
+def _find_fastest_classes(
+    seconds: FloatArray, classes: dict[str, list[int]], select: RankSelection
+) -> tuple[str, ...]:
     """Return the names of the classes that take the least time, within 10 %.
 
     Classes that take no time at all are ignored unless no class takes any.
     """
     leading = {
-        name: float(seconds[_find_reference_rank(seconds, ranks)])
+        name: float(seconds[_find_lower_median(seconds, select(seconds, ranks))])
         for name, ranks in classes.items()
     }
     taking = {name: value for name, value in leading.items() if value > _MIN_SECONDS} or leading
@@ -240,9 +250,8 @@ def find_fastest_ranks(seconds: FloatArray, ranks: Sequence[int]) -> list[int]:
     return ordered
 
 
-def _find_reference_rank(seconds: FloatArray, ranks: list[int]) -> int:
-    """Return the rank with the lower median duration of the fastest ranks of a class."""
-    return _find_lower_median(seconds, find_fastest_ranks(seconds, ranks))
+def _select_all(_seconds: FloatArray, ranks: Sequence[int]) -> list[int]:
+    return list(ranks)
 
 
 def _find_lower_median(values: FloatArray, ranks: list[int]) -> int:
@@ -250,15 +259,16 @@ def _find_lower_median(values: FloatArray, ranks: list[int]) -> int:
     return sorted(ranks, key=lambda rank: values[rank])[(len(ranks) - 1) // 2]
 
 
-def _fit_class(fits: FloatArray, at_usual: FloatArray, ranks: list[int]) -> FloatArray:
+def _fit_class(
+    fits: FloatArray, at_usual: FloatArray, ranks: list[int], select: RankSelection
+) -> FloatArray:
     """Return the fits of the reference rank of a class, [P, 2].
 
     One rank stands for all compute phases, and one for each other phase.
     """
-    middle = np.array(
-        [_find_reference_rank(at_usual[:, phase], ranks) for phase in range(fits.shape[1])]
-    )
-    middle[_COMPUTE] = _find_reference_rank(at_usual[:, _COMPUTE].sum(axis=1), ranks)
+    durations = at_usual.copy()
+    durations[:, _COMPUTE] = at_usual[:, _COMPUTE].sum(axis=1, keepdims=True)
+    middle = np.array([_find_lower_median(each, select(each, ranks)) for each in durations.T])
     chosen: FloatArray = fits[middle, np.arange(fits.shape[1])]
     return chosen
 

@@ -71,21 +71,28 @@ def find_slow_steps(
     if not repeated:
         slow &= slow.sum(axis=0) <= max(MAX_RARE_SHARE * len(slow), 1)
     excess = np.where(slow, seconds * (1.0 - np.exp(-relative)), 0.0)
+    # Ranks are compared in units of their own usual steps, since a slow rank's spikes are longer.
+    lost = np.where(slow, np.expm1(relative), 0.0)
     runs = [list(_split_runs(column)) for column in slow.T]
     largest = np.array(
-        [max((excess[run, r].sum() for run in own), default=0.0) for r, own in enumerate(runs)]
+        [max((lost[run, r].sum() for run in own), default=0.0) for r, own in enumerate(runs)]
     )
-    totals = excess.sum(axis=0)
+    totals = lost.sum(axis=0)
     found = []
     for rank, own in enumerate(runs):
-        least = max(least_s, EXCEPTIONAL_RATIO * _measure_usual_excess(largest, rank))
-        groups = [run for run in own if excess[run, rank].sum() >= least]
+        least = EXCEPTIONAL_RATIO * _measure_upper_quartile_of_others(largest, rank)
+        groups = [
+            run
+            for run in own
+            if excess[run, rank].sum() >= least_s and lost[run, rank].sum() >= least
+        ]
         if repeated:
             groups = _merge_repeated(groups, relative[:, rank])
             rest = slow[:, rank].copy()
             rest[[step for group in groups for step in group]] = False
-            least = max(least_s, EXCEPTIONAL_RATIO * _measure_usual_excess(totals, rank))
-            if rest.sum() >= MIN_REPEATED and excess[rest, rank].sum() >= least:
+            least = EXCEPTIONAL_RATIO * _measure_upper_quartile_of_others(totals, rank)
+            is_long = excess[rest, rank].sum() >= least_s and lost[rest, rank].sum() >= least
+            if rest.sum() >= MIN_REPEATED and is_long:
                 groups.append(np.flatnonzero(rest))
         groups.sort(key=lambda group: -excess[group, rank].sum())
         found.append(
@@ -138,9 +145,9 @@ def _merge_repeated(runs: list[IntArray], relative: FloatArray) -> list[IntArray
     return merged
 
 
-def _measure_usual_excess(totals: FloatArray, rank: int) -> float:
-    """Return the upper quartile of the other ranks' excess, in seconds."""
-    rest = np.delete(totals, rank)
+def _measure_upper_quartile_of_others(lost: FloatArray, rank: int) -> float:
+    """Return the upper quartile of what the other ranks lost."""
+    rest = np.delete(lost, rank)
     return float(np.quantile(rest, 0.75, method="higher")) if len(rest) else 0.0
 
 
