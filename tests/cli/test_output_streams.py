@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -234,14 +234,18 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None
 
 
 def test_a_terminal_that_is_gone(folder: Path) -> None:
+    # The child must ignore the signal before its terminal is closed, and go on only afterwards.
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    gone, tell = os.pipe()
     pid, terminal = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.close(tell)
         os.chdir(folder)
-        os.read(0, 1)
+        os.read(gone, 1)
         os.execv(sys.executable, [sys.executable, "-m", "laggard.cli.main", "runs"])
-    with suppress(OSError):
-        os.write(terminal, b"\n")
+    signal.signal(signal.SIGHUP, usual)
     os.close(terminal)
+    os.close(gone)
+    os.close(tell)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 1
