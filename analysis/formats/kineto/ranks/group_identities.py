@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from laggard.analysis.formats.kineto.process_groups import UNKNOWN_GROUP, ProcessGroup
-from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace
+from laggard.analysis.formats.kineto.step_trace import RankCollective, StepTrace
 
 RankSteps = Mapping[int, Mapping[int, StepTrace]]
 """Steps of every rank, by rank and step number."""
@@ -66,7 +66,7 @@ class GroupIdentities:
         # Ranks share few groups but have objects of their own, whose comparison takes long.
         self._keys_by_object: dict[int, GroupKey | None] = {}
 
-    def identify(self, collective: Collective) -> GroupKey | None:
+    def identify(self, collective: RankCollective) -> GroupKey | None:
         """Return the identity of a collective's group; None if its ranks are unknown."""
         if collective.is_point_to_point:
             return None

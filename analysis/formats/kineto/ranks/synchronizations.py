@@ -23,7 +23,7 @@ from laggard.analysis.formats.kineto.ranks.group_identities import (
     GroupKey,
     RankSteps,
 )
-from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace
+from laggard.analysis.formats.kineto.step_trace import RankCollective, StepTrace
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import NO_GROUP, Flag, Lane, Phase
 
@@ -40,7 +40,7 @@ class Synchronization:
 
     group: GroupKey | None
     number: int
-    collectives: tuple[Collective, ...]
+    collectives: tuple[RankCollective, ...]
 
     @property
     def launch_ns(self) -> int:
@@ -55,9 +55,9 @@ class Synchronization:
 
 def group_collectives(
     step: StepTrace, identities: GroupIdentities
-) -> Mapping[GroupKey | None, tuple[Collective, ...]]:
+) -> Mapping[GroupKey | None, tuple[RankCollective, ...]]:
     """Return the collectives of one rank in one step by process group, in order of launch."""
-    found: dict[GroupKey | None, list[Collective]] = {}
+    found: dict[GroupKey | None, list[RankCollective]] = {}
     for each in step.collectives:
         found.setdefault(identities.identify(each), []).append(each)
     return {group: tuple(own) for group, own in found.items()}
@@ -121,7 +121,7 @@ def find_synchronizations(
     found = []
     for group, own in group_collectives(step, identities).items():
         joined = (False,) * len(own) if group is None else partition[group, len(own)]
-        together: list[list[Collective]] = []
+        together: list[list[RankCollective]] = []
         for each, goes_on in zip(own, joined, strict=True):
             if goes_on:
                 together[-1].append(each)
