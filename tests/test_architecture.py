@@ -81,6 +81,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "formats/import_run",
         "formats/bytedance",
         "formats/kineto",
+        "formats/kineto/ranks",
         "formats/export",
         "formats",
         "detection",

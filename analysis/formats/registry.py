@@ -6,7 +6,7 @@ from pathlib import Path
 
 from laggard.analysis.formats.bytedance.trace_format import BYTEDANCE
 from laggard.analysis.formats.import_run.trace_format import TraceFormat
-from laggard.analysis.formats.kineto.trace_format import KINETO
+from laggard.analysis.formats.kineto.ranks.trace_format import KINETO
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.core.errors import TraceFormatError
 

@@ -35,7 +35,7 @@ from laggard.analysis.formats.kineto.step_phases import (
     merge_adjacent,
     select_host_events,
 )
-from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace, StepWindow
+from laggard.analysis.formats.kineto.step_trace import RankCollective, StepTrace, StepWindow
 from laggard.analysis.formats.kineto.step_windows import StepWindows
 from laggard.analysis.formats.kineto.trace_file import CATEGORIES, ProfilerEvents
 from laggard.analysis.tables.columns import IntArray
@@ -166,9 +166,9 @@ def _find_labels(
 
 def _list_nccl_collectives(
     kernels: ProfilerEvents, labels: Sequence[ResolvedLabel]
-) -> tuple[Collective, ...]:
+) -> tuple[RankCollective, ...]:
     return tuple(
-        Collective(_get_kind(name, label.kind), start, end, size, label.group)
+        RankCollective(_get_kind(name, label.kind), start, end, size, label.group)
         for name, start, end, size, label in zip(
             kernels.name.tolist(),
             kernels.start_ns.tolist(),

@@ -28,7 +28,7 @@ from laggard.analysis.formats.kineto.step_phases import (
     is_garbage_collection,
     select_host_events,
 )
-from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace, StepWindow
+from laggard.analysis.formats.kineto.step_trace import RankCollective, StepTrace, StepWindow
 from laggard.analysis.formats.kineto.step_windows import StepWindows
 from laggard.analysis.formats.kineto.trace_file import ProfilerEvents
 from laggard.analysis.tables.columns import BoolArray
@@ -114,7 +114,7 @@ class _Launch:
     label: int
 
 
-def match_gloo_collectives(host: ProfilerEvents, labels: Labels) -> tuple[Collective, ...]:
+def match_gloo_collectives(host: ProfilerEvents, labels: Labels) -> tuple[RankCollective, ...]:
     """Return gloo's collectives in the order of their launches, from launch to end.
 
     gloo runs collectives in threads of its own, which may begin two of them in another order than
@@ -142,7 +142,9 @@ def match_gloo_collectives(host: ProfilerEvents, labels: Labels) -> tuple[Collec
             waiting.remove(launch)
         number = label if label >= 0 or launch is None else launch.label
         launched_ns = start if launch is None else launch.start_ns
-        found.append(Collective(kind, launched_ns, end, size, labels.get(number, NO_LABEL).group))
+        found.append(
+            RankCollective(kind, launched_ns, end, size, labels.get(number, NO_LABEL).group)
+        )
     return tuple(sorted(found, key=lambda each: (each.start_ns, each.end_ns)))
 
 

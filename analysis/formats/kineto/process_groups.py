@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _NAME, _RANKS, _SIZE = "Process Group Name", "Process Group Ranks", "Group size"
 _KIND = "Collective name"
@@ -105,8 +105,8 @@ def _format_ranks(ranks: object) -> str:
 class GroupConfig:
     """Process groups that a rank belongs to, by name, from `distributedInfo.pg_config`."""
 
-    ranks: Mapping[str, tuple[int, ...]]
-    sizes: Mapping[str, int]
+    ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_group_config(distributed: Mapping[str, object]) -> GroupConfig:

@@ -29,7 +29,7 @@ class StepWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class RankCollective:
     """Collective of one rank, from its launch or arrival to its end.
 
     Attributes:
@@ -75,7 +75,7 @@ class StepTrace:
 
     window: StepWindow
     work: tuple[TraceSpan, ...]
-    collectives: tuple[Collective, ...]
+    collectives: tuple[RankCollective, ...]
     busy: BusyTimes
     backward: tuple[tuple[int, int], ...]
     resumes: tuple[int, ...]

@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard, cast
 
@@ -108,8 +108,8 @@ class RankTrace:
     host: str
     device: str
     events: ProfilerEvents
-    labels: tuple[GroupLabel, ...]
-    groups: GroupConfig
+    labels: tuple[GroupLabel, ...] = ()
+    groups: GroupConfig = field(default_factory=GroupConfig)
 
 
 def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:

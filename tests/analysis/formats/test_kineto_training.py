@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from laggard.analysis.findings.analysis_result import analyze_lockstep
-from laggard.analysis.formats.kineto.trace_format import KINETO
+from laggard.analysis.formats.kineto.ranks.trace_format import KINETO
 from laggard.analysis.formats.registry import detect_format, open_run
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.analysis.tables.timelines.build_timeline import build_timeline

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from laggard.analysis.formats.import_run.imported_run import RankStep
-from laggard.analysis.formats.kineto.rank_files import MAX_LISTED, RankRecording, read_cycle
-from laggard.analysis.formats.kineto.trace_paths import TraceCycle
+from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRecording, read_cycle
+from laggard.analysis.formats.kineto.ranks.trace_paths import TraceCycle
 
 
 @dataclass(frozen=True)

@@ -18,34 +18,14 @@ from laggard.analysis.formats.import_run.main_lane import (
     build_main_lane,
     split_exposed,
 )
-from laggard.analysis.formats.kineto.process_groups import UNKNOWN_GROUP, ProcessGroup
-from laggard.analysis.formats.kineto.step_trace import Collective, StepTrace
+from laggard.analysis.formats.kineto.ranks.group_identities import (
+    GroupIdentities,
+    GroupKey,
+    RankSteps,
+)
+from laggard.analysis.formats.kineto.step_trace import RankCollective, StepTrace
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import NO_GROUP, Flag, Lane, Phase
-
-RankSteps = Mapping[int, Mapping[int, StepTrace]]
-"""Steps of every rank, by rank and step number."""
-
-
-@dataclass(frozen=True)
-class GroupKey:
-    """Process group, identified for all ranks.
-
-    Attributes:
-        ranks: ranks of the group; empty for the group of all ranks that recorded no group.
-        name: name of the group, if its ranks agree on it; several groups may have the same ranks.
-    """
-
-    ranks: tuple[int, ...] = ()
-    name: str = ""
-
-    def __hash__(self) -> int:
-        """Return a hash that takes the same time for any number of ranks."""
-        return hash((self.name, len(self.ranks), self.ranks[:1]))
-
-
-ALL_RANKS = GroupKey()
-"""Group of the collectives without a recorded process group."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +40,7 @@ class Synchronization:
 
     group: GroupKey | None
     number: int
-    collectives: tuple[Collective, ...]
+    collectives: tuple[RankCollective, ...]
 
     @property
     def launch_ns(self) -> int:
@@ -73,83 +53,11 @@ class Synchronization:
         return max(each.end_ns for each in self.collectives)
 
 
-class GroupIdentities:
-    """Identities of the process groups that ranks recorded."""
-
-    def __init__(self, steps: RankSteps) -> None:
-        """Identify the groups.
-
-        Args:
-            steps: steps of every rank.
-        """
-        self._present = frozenset(steps)
-        self._recorded = {
-            rank: frozenset(
-                each.group
-                for step in own.values()
-                for each in step.collectives
-                if each.group is not None and not each.is_point_to_point
-            )
-            for rank, own in steps.items()
-        }
-        self._names = {
-            rank: _list_names_by_ranks(groups) for rank, groups in self._recorded.items()
-        }
-        self._are_unlabeled_unknown = any(
-            UNKNOWN_GROUP in groups for groups in self._recorded.values()
-        )
-        self._keys: dict[ProcessGroup, GroupKey | None] = {}
-        # Ranks share few groups but have objects of their own, whose comparison takes long.
-        self._keys_by_object: dict[int, GroupKey | None] = {}
-
-    def identify(self, collective: Collective) -> GroupKey | None:
-        """Return the identity of a collective's group; None if its ranks are unknown."""
-        if collective.is_point_to_point:
-            return None
-        if collective.group is None:
-            return None if self._are_unlabeled_unknown else ALL_RANKS
-        number = id(collective.group)
-        if number not in self._keys_by_object:
-            if collective.group not in self._keys:
-                self._keys[collective.group] = self._find_key(collective.group)
-            self._keys_by_object[number] = self._keys[collective.group]
-        return self._keys_by_object[number]
-
-    def has_unknown_groups(self) -> bool:
-        """Return whether the ranks of any group are unknown."""
-        known = {group for groups in self._recorded.values() for group in groups}
-        return any(self._find_key(group) is None for group in known)
-
-    def _find_key(self, group: ProcessGroup) -> GroupKey | None:
-        if not group.ranks:
-            return self._find_key_by_name(group)
-        names = {self._names[r].get(group.ranks) for r in self._present & set(group.ranks)}
-        # If ranks call the group differently, the order of launches distinguishes its collectives.
-        return GroupKey(group.ranks, group.name if len(names) == 1 else "")
-
-    def _find_key_by_name(self, group: ProcessGroup) -> GroupKey | None:
-        """Return the identity of a group whose ranks nobody recorded.
-
-        It is known if there are only as many ranks with a group of this name as it has ranks.
-        """
-        same = sorted(rank for rank, groups in self._recorded.items() if group in groups)
-        return GroupKey(tuple(same), group.name) if group.size in (0, len(same)) else None
-
-
-def _list_names_by_ranks(
-    groups: frozenset[ProcessGroup],
-) -> Mapping[tuple[int, ...], frozenset[str]]:
-    return {
-        ranks: frozenset(group.name for group in groups if group.ranks == ranks)
-        for ranks in {group.ranks for group in groups}
-    }
-
-
 def group_collectives(
     step: StepTrace, identities: GroupIdentities
-) -> Mapping[GroupKey | None, tuple[Collective, ...]]:
+) -> Mapping[GroupKey | None, tuple[RankCollective, ...]]:
     """Return the collectives of one rank in one step by process group, in order of launch."""
-    found: dict[GroupKey | None, list[Collective]] = {}
+    found: dict[GroupKey | None, list[RankCollective]] = {}
     for each in step.collectives:
         found.setdefault(identities.identify(each), []).append(each)
     return {group: tuple(own) for group, own in found.items()}
@@ -213,7 +121,7 @@ def find_synchronizations(
     found = []
     for group, own in group_collectives(step, identities).items():
         joined = (False,) * len(own) if group is None else partition[group, len(own)]
-        together: list[list[Collective]] = []
+        together: list[list[RankCollective]] = []
         for each, goes_on in zip(own, joined, strict=True):
             if goes_on:
                 together[-1].append(each)

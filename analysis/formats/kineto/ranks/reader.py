@@ -20,18 +20,17 @@ from laggard.analysis.formats.import_run.imported_run import (
     build_imported_run,
     build_rank_host,
 )
-from laggard.analysis.formats.kineto.import_notes import (
+from laggard.analysis.formats.kineto.ranks.group_identities import GroupIdentities, RankSteps
+from laggard.analysis.formats.kineto.ranks.import_notes import (
     ImportedTraces,
     count_point_to_point,
     format_host_name,
     format_numbers,
     list_import_notes,
 )
-from laggard.analysis.formats.kineto.profiling_cycles import close_gaps, read_cycles
-from laggard.analysis.formats.kineto.rank_files import MAX_LISTED, RankRecording
-from laggard.analysis.formats.kineto.synchronizations import (
-    GroupIdentities,
-    RankSteps,
+from laggard.analysis.formats.kineto.ranks.profiling_cycles import close_gaps, read_cycles
+from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRecording
+from laggard.analysis.formats.kineto.ranks.synchronizations import (
     Synchronization,
     find_end_ns,
     find_synchronizations,
@@ -40,7 +39,7 @@ from laggard.analysis.formats.kineto.synchronizations import (
     require_same_counts,
     to_rank_step,
 )
-from laggard.analysis.formats.kineto.trace_paths import find_trace_cycles
+from laggard.analysis.formats.kineto.ranks.trace_paths import find_trace_cycles
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.errors import TraceFormatError
 from laggard.core.run_schema import TraceOrigin

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from laggard.analysis.formats.import_run.clock_offsets import ClockAlignment
 from laggard.analysis.formats.import_run.imported_run import RankStep
-from laggard.analysis.formats.kineto.rank_files import MAX_LISTED, RankRecording
+from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRecording
 from laggard.core.span_schema import Lane, Phase
 
 

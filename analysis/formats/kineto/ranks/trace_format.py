@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from laggard.analysis.formats.import_run.trace_format import TraceFormat
-from laggard.analysis.formats.kineto.trace_paths import find_trace_cycles
+from laggard.analysis.formats.kineto.ranks.trace_paths import find_trace_cycles
 from laggard.analysis.tables.load_run import RunData
 
 
@@ -14,7 +14,7 @@ def _is_kineto(path: Path) -> bool:
 
 
 def _read(path: Path) -> RunData:
-    from laggard.analysis.formats.kineto.reader import read_kineto
+    from laggard.analysis.formats.kineto.ranks.reader import read_kineto
 
     return read_kineto(path)
 

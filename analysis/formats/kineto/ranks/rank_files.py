@@ -13,10 +13,10 @@ from pathlib import Path
 from laggard.analysis.formats.kineto.device_steps import build_device_step, has_device_events
 from laggard.analysis.formats.kineto.host_steps import build_host_step
 from laggard.analysis.formats.kineto.process_groups import resolve_labels
+from laggard.analysis.formats.kineto.ranks.trace_paths import TraceCycle
 from laggard.analysis.formats.kineto.step_trace import StepTrace
 from laggard.analysis.formats.kineto.step_windows import StepSource, find_step_windows
 from laggard.analysis.formats.kineto.trace_file import RankTrace, read_rank_trace
-from laggard.analysis.formats.kineto.trace_paths import TraceCycle
 from laggard.core.errors import TraceFormatError
 
 MAX_LISTED = 6
