@@ -6,8 +6,6 @@ complete events (`ph: X`) have times; the other events are ignored.
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +16,11 @@ from laggard.analysis.formats.kineto.categories import CATEGORIES
 from laggard.analysis.formats.kineto.event_table import MAX_TIME_NS, EventTable, ProfilerEvents
 from laggard.analysis.formats.trace_json import Json
 from laggard.analysis.formats.trace_json.event_stream import EventStream, is_json_list
+from laggard.analysis.formats.trace_json.json_file import open_json_file, parse_rank_of_name
 from laggard.core.errors import TraceFormatError
-from laggard.core.files.input_files import open_regular, read_chunks
 
 __all__ = ["CATEGORIES", "ProfilerEvents", "RankTrace", "format_file_notes", "read_rank_trace"]
 
-_RANK_IN_NAME = re.compile(r"rank[^0-9]{0,2}(\d{1,6})", re.IGNORECASE)
-# First bytes of every gzip file (RFC 1952).
-_GZIP_MAGIC = b"\x1f\x8b"
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_LISTED = 6
 
@@ -68,7 +63,8 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
     Raises:
         TraceFormatError: the file is invalid; the error names the byte or the event.
     """
-    stream, table = _open_stream(path), EventTable(path)
+    chunks, size = open_json_file(path)
+    stream, table = EventStream(path, chunks, size=size), EventTable(path)
     for batch in stream.batches():
         table.add(batch)
     document = stream.metadata
@@ -142,47 +138,13 @@ def _parse_base_time(path: Path, document: Mapping[str, Json]) -> int:
     return base
 
 
-def _open_stream(path: Path) -> EventStream:
-    gzipped = path.name.endswith(".gz")
-    with open_regular(path) as file:
-        is_gzip, size = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC, path.stat().st_size
-    if gzipped != is_gzip:
-        problem, fix = (
-            (
-                "the file's name ends in .gz, but it is not gzipped",
-                "rename it to end in .json, or gzip it",
-            )
-            if gzipped
-            else (
-                "the file is gzipped, but its name does not end in .gz",
-                "rename it to end in .json.gz",
-            )
-        )
-        raise _make_format_error(path, "byte 0", problem, fix)
-    if not gzipped:
-        return EventStream(path, read_chunks(path), size=size)
-    return EventStream(path, _decompress(path, size))
-
-
-def _decompress(path: Path, size: int) -> Iterator[bytes]:
-    try:
-        yield from read_chunks(path, gzipped=True)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _make_format_error(
-            path,
-            f"byte {size}, its end",
-            f"the gzip file is truncated or damaged ({error})",
-            "copy it again",
-        ) from error
-
-
 def _parse_rank(path: Path, distributed: Mapping[str, Json], *, only_file: bool) -> int:
     rank = distributed.get("rank")
     if isinstance(rank, int) and 0 <= rank <= _MAX_INT32:
         return rank
-    named = _RANK_IN_NAME.search(path.name)
-    if named:
-        return int(named[1])
+    named = parse_rank_of_name(path.name)
+    if named is not None:
+        return named
     if only_file:
         return 0
     raise _make_format_error(
