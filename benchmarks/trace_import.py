@@ -1,10 +1,12 @@
 """Import of torch.profiler traces: seconds and memory of `laggard analyze --no-report` by file size.
 
-    python benchmarks/trace_import.py [--gigabytes 0.5 5] [--ranks 1] [--hta PYTHON] [--scratch DIR]
+    python benchmarks/trace_import.py [--gigabytes 0.5 5] [--ranks 1] [--hta PYTHON]
+        [--limit SECONDS] [--scratch DIR]
 
-The traces are generated in the layout that torch writes, one file per rank. `--hta` is an
-interpreter that can import HolisticTraceAnalysis, which then loads the same files. Memory is the
-largest resident set of the process, also as a multiple of the largest file.
+The traces are generated in the layout that torch writes, one file per rank. `read` is the parsing
+of the files alone, and `analyze` is the whole command. `--hta` is an interpreter that can import
+HolisticTraceAnalysis, which then loads the same files. Memory is the largest resident set of the
+process, also as a multiple of the largest file. A command that exceeds the limit is killed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +25,12 @@ from pathlib import Path
 OPERATIONS = 1500
 """Operations of a step's forward pass, and of its backward pass; each launches a kernel."""
 OPERATION_US, KERNEL_US = 40, 36
+READ = """
+import sys
+from pathlib import Path
+from laggard.analysis.formats.kineto.trace_file import read_rank_trace
+traces = [read_rank_trace(path, only_file=False) for path in sorted(Path(sys.argv[1]).iterdir())]
+"""
 HTA = """
 import sys
 from hta.trace_analysis import TraceAnalysis
@@ -143,17 +152,23 @@ def _kernel(name: str, at: float, key: int, message: str) -> str:
     return _LAUNCH % (*ids, name, start, KERNEL_US, key, key, message, key, start)
 
 
-def measure(words: list[str]) -> Measurement:
+def measure(words: list[str], limit_s: float) -> Measurement:
     """Run a command; its resources are those of the process and of its children."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+        alarm = threading.Timer(limit_s, child.kill)
+        alarm.start()
         _, status, used = os.wait4(child.pid, 0)
+        alarm.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        said = output.read().decode(errors="replace")[-2000:] if status else ""
+        said = output.read().decode(errors="replace")[-500:]
     return Measurement(
-        time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, said
+        time.monotonic() - begin,
+        used.ru_utime + used.ru_stime,
+        used.ru_maxrss * 1024,
+        f"status {child.returncode}: {said}" if status else "",
     )
 
 
@@ -163,6 +178,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[0.5, 5.0])
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--hta", type=Path)
+    parser.add_argument("--limit", type=float, default=3600.0)
     parser.add_argument("--scratch", type=Path)
     given = parser.parse_args()
     for gigabytes in given.gigabytes:
@@ -174,12 +190,14 @@ def main() -> None:
             ]
             largest = max(file.stat().st_size for file in files)
             print(f"{given.ranks} x {largest / 1e9:.2f} GB, {sum(events)} events", flush=True)
-            ours = [sys.executable, "-m", "laggard", "analyze", "--no-report", scratch]
-            tools = {"laggard": ours}
+            tools = {
+                "read": [sys.executable, "-c", READ, scratch],
+                "analyze": [sys.executable, "-m", "laggard", "analyze", "--no-report", scratch],
+            }
             if given.hta is not None:
                 tools["HTA"] = [str(given.hta), "-c", HTA, scratch]
             for name, words in tools.items():
-                used = measure(words)
+                used = measure(words, given.limit)
                 print(
                     f"  {name}: {used.wall_s:.1f} s, processor {used.processor_s:.1f} s, memory"
                     f" {used.peak_bytes / 2**30:.2f} GiB ({used.peak_bytes / largest:.2f} x)"
