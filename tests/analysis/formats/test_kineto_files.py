@@ -19,7 +19,6 @@ from laggard.analysis.formats.kineto.collective_names import (
     normalize_collective_name,
 )
 from laggard.analysis.formats.kineto.encoded_text import EncodedText
-from laggard.analysis.formats.kineto.step_phases import read_steps, to_rank_step
 from laggard.analysis.formats.kineto.trace_file import (
     RankTrace,
     format_file_notes,
@@ -27,6 +26,7 @@ from laggard.analysis.formats.kineto.trace_file import (
 )
 from laggard.analysis.formats.registry import open_run
 from laggard.core.errors import TraceFormatError
+from laggard.core.span_schema import Phase
 from tests.analysis.kineto_traces import (
     MAIN,
     STREAM,
@@ -49,11 +49,13 @@ def read(tmp_path: Path, made: Mapping[str, Any] | str | bytes) -> RankTrace:
     return read_rank_trace(file, only_file=True)
 
 
-def lanes(trace: RankTrace) -> list[tuple[tuple[str, int, int, int], ...]]:
-    return [
-        tuple((s.phase.value, s.start_ns, s.end_ns, s.bytes) for s in to_rank_step(step, 0).spans)
-        for step in read_steps(trace)
-    ]
+def lanes(tmp_path: Path, made: dict[str, Any] | str) -> list[tuple[int, ...]]:
+    """All spans of the only rank of a run: step, phase, lane, start, duration and bytes."""
+    text = made if isinstance(made, str) else json.dumps(made)
+    (tmp_path / "alone.json").write_text(text.replace('"world_size": 2', '"world_size": 1'))
+    spans = open_run(tmp_path / "alone.json").spans
+    columns = (spans.step, spans.phase, spans.lane, spans.start_ns, spans.dur_ns, spans.bytes)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def in_other_words(events: list[dict[str, Any]], words: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -81,12 +83,13 @@ SCHEMAS = {
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_device_has_the_same_phases_in_every_schema(tmp_path: Path, schema: str) -> None:
     events = [e for n in range(2) for e in device_step(n, n * 1000, n * 1000 + 500)]
-    expected = lanes(read(tmp_path, document(0, events)))
-    assert {phase for lane in expected for phase, *_ in lane} == {
+    expected = lanes(tmp_path, document(0, events))
+    assert {tuple(Phase)[phase].value for _, phase, *_ in expected} == {
         "fetch", "h2d", "forward", "backward", "comm", "optimizer",
     }  # fmt: skip
-    found = read(tmp_path, document(0, in_other_words(events, SCHEMAS[schema])))
-    assert lanes(found) == expected
+    made = document(0, in_other_words(events, SCHEMAS[schema]))
+    assert lanes(tmp_path, made) == expected
+    found = read(tmp_path, made)
     assert not found.unread_categories
     assert not format_file_notes([found])
 
@@ -97,7 +100,7 @@ def test_a_host_of_torch_1_8_has_the_same_phases(tmp_path: Path) -> None:
     old = in_other_words(events, OLD)
     for each in old:
         each["name"] = each["name"].removeprefix("autograd::engine::evaluate_function: ")
-    assert lanes(read(tmp_path, document(0, old))) == lanes(read(tmp_path, document(0, events)))
+    assert lanes(tmp_path, document(0, old)) == lanes(tmp_path, document(0, events))
 
 
 COPIES = {
@@ -189,13 +192,13 @@ def test_lost_times_are_zero_in_the_second_half_of_a_file(tmp_path: Path) -> Non
 
 def test_a_file_with_faults_is_the_same_trace(tmp_path: Path) -> None:
     made = host_document(0)
-    expected = lanes(read(tmp_path, made))
+    expected = lanes(tmp_path, made)
     text = json.dumps(made)
     text = text.replace('"name": "aten::to"', '"name": "aten::to\x02"')
     text = text.replace('"args": {}', r'"args": {"file": "C:\Users\y", "v": -inf, "w": NaN}')
     text = text.replace('"pid": 1}]', '"pid": 1}, ]')
     found = read(tmp_path, text)
-    assert lanes(found) == expected
+    assert lanes(tmp_path, text) == expected
     assert [each.split(": ")[1] for each in found.repairs[:3]] == ["96", "4", "96"]
     assert found.repairs[3:] == ("commas after the last event, ignored: 1",)
 
