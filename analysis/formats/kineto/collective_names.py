@@ -78,6 +78,8 @@ def is_collective_kernel(name: str) -> bool:
 def normalize_collective_name(name: str) -> str:
     """Return the name that a launch, the backend's record and the kernel have in common.
 
+    It is empty for a kernel whose name does not tell the collective.
+
     Examples:
         >>> normalize_collective_name("c10d::_allgather_base_")
         'allgather'
@@ -87,6 +89,8 @@ def normalize_collective_name(name: str) -> str:
     kernel = _KERNEL_NAME.search(name)
     if kernel:
         name = next(group for group in kernel.groups() if group)
+    elif is_collective_kernel(name):
+        return ""
     word = name.rsplit(":", 1)[-1].replace("_", "").lower()
     return _WORDS.get(word, word)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +20,14 @@ from laggard.analysis.formats.trace_json.event_stream import EventStream, is_jso
 from laggard.analysis.formats.trace_json.json_file import open_json_file, parse_rank_of_name
 from laggard.core.errors import TraceFormatError
 
-__all__ = ["CATEGORIES", "ProfilerEvents", "RankTrace", "format_file_notes", "read_rank_trace"]
+__all__ = [
+    "CATEGORIES",
+    "FileWithFaults",
+    "ProfilerEvents",
+    "RankTrace",
+    "format_file_notes",
+    "read_rank_trace",
+]
 
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_LISTED = 6
@@ -93,7 +101,23 @@ def read_rank_trace(path: Path, *, only_file: bool) -> RankTrace:
     )
 
 
-def format_file_notes(traces: Sequence[RankTrace]) -> tuple[str, ...]:
+class FileWithFaults(Protocol):
+    """File whose faults are reported, such as a `RankTrace`."""
+
+    @property
+    def path(self) -> Path:
+        """Return the file."""
+
+    @property
+    def unread_categories(self) -> Mapping[str, int]:
+        """Return the number of events of a device in each category that is not known."""
+
+    @property
+    def repairs(self) -> tuple[str, ...]:
+        """Return one phrase for each kind of fault that was repaired."""
+
+
+def format_file_notes(traces: Sequence[FileWithFaults]) -> tuple[str, ...]:
     """Return one note for each file that was repaired, and one for each unknown category.
 
     Args:

@@ -292,6 +292,7 @@ NORMALIZED = {
     "recv": ["c10d::recv_", "c10d::recv_any_source_", "gloo:recv", "nccl:recv"],
     "barrier": ["c10d::barrier", "gloo:barrier"],
     "generic": ["ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"],
+    "": ["void deep_ep::intranode::cached_notify_combine<(int)8>(void**)", "oneccl_wait"],
     "dispatch": ["void deep_ep::intranode::dispatch<(int)8, (int)768, (int)8192>(int4*, float*)"],
     "combine": ["void deep_ep::internode_ll::combine<(bool)1, (int)7168>(void*)"],
 }  # fmt: skip
