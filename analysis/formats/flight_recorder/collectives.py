@@ -21,8 +21,8 @@ _MAX_PERIOD = 2000
 
 
 @dataclass(frozen=True)
-class Collective:
-    """Collective of several ranks.
+class JoinedCollective:
+    """Collective of several ranks, with the arrival of each.
 
     Attributes:
         key: process group and number.
@@ -41,7 +41,7 @@ class Collective:
     timed: bool
 
 
-def join_collectives(dumps: Sequence[RankDump]) -> list[Collective]:
+def join_collectives(dumps: Sequence[RankDump]) -> list[JoinedCollective]:
     """Return the collectives that all members of their process group recorded, ordered by end.
 
     The members of a group are the ranks that recorded any collective of it.
@@ -60,7 +60,7 @@ def join_collectives(dumps: Sequence[RankDump]) -> list[Collective]:
     return sorted(joined, key=lambda each: (each.end_ns, each.key))
 
 
-def _join(key: CollectiveKey, by_rank: Mapping[int, RecordedCollective]) -> Collective:
+def _join(key: CollectiveKey, by_rank: Mapping[int, RecordedCollective]) -> JoinedCollective:
     first = next(iter(by_rank.values()))
     created = {rank: each.created_ns for rank, each in by_rank.items()}
     completed = [each.completed_ns for each in by_rank.values() if each.completed_ns >= 0]
@@ -74,10 +74,12 @@ def _join(key: CollectiveKey, by_rank: Mapping[int, RecordedCollective]) -> Coll
     else:
         end_ns, arrivals = max(last_ns, min(completed, default=last_ns)), created
     signature = f"{first.name} {first.signature}"
-    return Collective(key, first.name, signature, arrivals, end_ns, timed)
+    return JoinedCollective(key, first.name, signature, arrivals, end_ns, timed)
 
 
-def split_steps(collectives: Sequence[Collective], world: int) -> list[list[Collective]]:
+def split_steps(
+    collectives: Sequence[JoinedCollective], world: int
+) -> list[list[JoinedCollective]]:
     """Return the collectives by step.
 
     A step is the shortest sequence of collectives of all ranks that repeats. The collectives of
@@ -102,9 +104,11 @@ def split_steps(collectives: Sequence[Collective], world: int) -> list[list[Coll
     return _distribute([each for each in collectives if each.end_ns > begin_ns], ends)
 
 
-def _distribute(collectives: Sequence[Collective], ends: Sequence[int]) -> list[list[Collective]]:
+def _distribute(
+    collectives: Sequence[JoinedCollective], ends: Sequence[int]
+) -> list[list[JoinedCollective]]:
     """Return the collectives, which are ordered by end, up to each of some times."""
-    steps: list[list[Collective]] = [[] for _ in ends]
+    steps: list[list[JoinedCollective]] = [[] for _ in ends]
     at = 0
     for each in collectives:
         while at < len(ends) and each.end_ns > ends[at]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from laggard.analysis.formats.flight_recorder.collectives import (
-    Collective,
+    JoinedCollective,
     join_collectives,
     split_steps,
 )
@@ -85,7 +85,7 @@ def _order_by_rank(path: Path, dumps: Sequence[RankDump]) -> tuple[RankDump, ...
     return tuple(found[rank] for rank in sorted(found))
 
 
-def _build_rank_steps(steps: Sequence[Sequence[Collective]], rank: int) -> Iterator[RankStep]:
+def _build_rank_steps(steps: Sequence[Sequence[JoinedCollective]], rank: int) -> Iterator[RankStep]:
     begin = min(min(each.arrivals_ns.values()) for each in steps[0])
     for number, collectives in enumerate(steps):
         waits = [
@@ -101,8 +101,8 @@ def _build_rank_steps(steps: Sequence[Sequence[Collective]], rank: int) -> Itera
 
 def _list_notes(
     dumps: Sequence[RankDump],
-    collectives: Sequence[Collective],
-    steps: Sequence[Sequence[Collective]],
+    collectives: Sequence[JoinedCollective],
+    steps: Sequence[Sequence[JoinedCollective]],
 ) -> Iterator[str]:
     yield _NO_COMPUTATION
     if not all(each.timed for each in collectives):

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.analysis.formats.horovod.timeline_file import Negotiation, Timeline, read_timeline
+from laggard.analysis.formats.horovod.timeline_file import (
+    HorovodTimeline,
+    Negotiation,
+    read_timeline,
+)
 from laggard.analysis.formats.import_run.imported_run import (
     RankStep,
     build_imported_run,
@@ -116,7 +120,7 @@ def _build_rank_steps(steps: Sequence[Sequence[Negotiation]], rank: int) -> list
     return built
 
 
-def _list_notes(timeline: Timeline, found: _Steps) -> tuple[str, ...]:
+def _list_notes(timeline: HorovodTimeline, found: _Steps) -> tuple[str, ...]:
     notes = [_NO_COMPUTATION, _COARSE]
     if found.left_out:
         notes.append(

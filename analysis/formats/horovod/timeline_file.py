@@ -44,7 +44,7 @@ class Negotiation:
 
 
 @dataclass
-class Timeline:
+class HorovodTimeline:
     """All complete negotiations, in the order of their ends.
 
     Attributes:
@@ -56,7 +56,7 @@ class Timeline:
     unnegotiated: int = 0
 
 
-def read_timeline(path: Path) -> Timeline:
+def read_timeline(path: Path) -> HorovodTimeline:
     """Read and check a timeline, whose end may be missing.
 
     Raises:
@@ -77,7 +77,7 @@ class _TimelineParser:
     """State of every tensor: its open negotiation, and the depth of its operation."""
 
     def __init__(self, path: Path) -> None:
-        self.timeline = Timeline()
+        self.timeline = HorovodTimeline()
         self._path = path
         self._open: dict[int, Negotiation] = {}
         self._negotiated: dict[int, Negotiation] = {}

@@ -9,8 +9,9 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,7 @@ MAX_TIME_NS = 1 << 61
 _MAX_TIME_US = MAX_TIME_NS / 1000
 _MIN_GAP_NS = 1_000_000_000
 _MEMCPY = CATEGORIES.index("gpu_memcpy")
+_DEVICE = tuple(CATEGORIES.index(name) for name in ("kernel", "gpu_memcpy", "gpu_memset"))
 _MAX_CATEGORIES = 100
 _SHOWN_CHARS = 60
 _NAME_HEAD_CHARS, _NAME_TAIL_CHARS = 64, 32
@@ -65,6 +67,38 @@ class ProfilerEvents(Columns):
     correlation: IntArray
     elements: IntArray
     bytes: IntArray
+
+    def started_between(self, start_ns: int, end_ns: int) -> Self:
+        """Return the events that began from `start_ns` on and before `end_ns`, without a copy."""
+        first, last = np.searchsorted(self.start_ns, (start_ns, end_ns))
+        return self.where(np.s_[first:last])
+
+    def launched_by(self, calls: Self) -> tuple[Self, IntArray]:
+        """Return the events of the device that some calls launched, and the starts of the calls.
+
+        Args:
+            calls: calls of this trace. Of several with one correlation, the last one counts.
+
+        Returns:
+            The events in order of their starts, and the start of each one's call, [N].
+        """
+        device, order = self._by_correlation
+        # The first of the reversed calls is the last one.
+        numbers, last = np.unique(calls.correlation[::-1], return_index=True)
+        ordered = device.correlation[order]
+        first = np.searchsorted(ordered, numbers, side="left")
+        counts = np.searchsorted(ordered, numbers, side="right") - first
+        # Row numbers of every correlation's run of events, one run after the other.
+        runs = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        rows, called = order[runs], np.repeat(calls.start_ns[::-1][last], counts)
+        in_time = np.argsort(rows)
+        return device.where(rows[in_time]), called[in_time]
+
+    @cached_property
+    def _by_correlation(self) -> tuple[Self, IntArray]:
+        """Return the events of the device, and their order by correlation."""
+        device = self.where(np.isin(self.category, _DEVICE) & (self.correlation >= 0))
+        return device, np.argsort(device.correlation, kind="stable")
 
 
 class EventTable:

@@ -213,6 +213,42 @@ def test_numbers_and_texts_name_the_same_thread(tmp_path: Path) -> None:
     assert read(tmp_path, document(0, events)).events.thread.tolist() == [0, 0, 1, 2]
 
 
+@given(
+    device=st.lists(st.tuples(st.integers(-1, 6), st.integers(0, 50)), max_size=15),
+    calls=st.lists(st.tuples(st.integers(-1, 6), st.integers(0, 50)), max_size=15),
+    window=st.tuples(st.integers(0, 50), st.integers(0, 50)),
+)
+def test_events_of_a_window_and_those_that_its_calls_launched(
+    tmp_path_factory: pytest.TempPathFactory,
+    device: list[tuple[int, int]],
+    calls: list[tuple[int, int]],
+    window: tuple[int, int],
+) -> None:
+    made = [event("k", at, at + 1, cat="kernel", correlation=number) for number, at in device]
+    made += [event("c", at, at, cat="cuda_runtime", correlation=number) for number, at in calls]
+    events = read(tmp_path_factory.mktemp("events"), {"traceEvents": made}).events
+    start_ns, end_ns = (1000 * at for at in window)
+    inside = events.started_between(start_ns, end_ns)
+    mask = (events.start_ns >= start_ns) & (events.start_ns < end_ns)
+    assert inside.start_ns.tolist() == events.start_ns[mask].tolist()
+    assert inside.name.tolist() == events.name[mask].tolist()
+    own = inside.where((inside.category == 5) & (inside.correlation >= 0))
+    at = dict(zip(own.correlation.tolist(), own.start_ns.tolist(), strict=True))
+    expected = [
+        (start, number, at[number])
+        for start, number, code in zip(
+            events.start_ns.tolist(), events.correlation.tolist(), events.category.tolist(),
+            strict=True,
+        )
+        if code == 2 and number in at
+    ]  # fmt: skip
+    found, called = events.launched_by(own)
+    assert (
+        list(zip(found.start_ns.tolist(), found.correlation.tolist(), called.tolist(), strict=True))
+        == expected
+    )
+
+
 def test_times_since_1970_stay_exact(tmp_path: Path) -> None:
     made = document(0, [event("a", 1_669_783_687_464_181, 1_669_783_687_464_182)])
     made["baseTimeNanoseconds"] = 0
