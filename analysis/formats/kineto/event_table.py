@@ -82,10 +82,9 @@ class ProfilerEvents(Columns):
         Returns:
             The events in order of their starts, and the start of each one's call, [N].
         """
-        device, order = self._by_correlation
+        device, order, ordered = self._by_correlation
         # The first of the reversed calls is the last one.
         numbers, last = np.unique(calls.correlation[::-1], return_index=True)
-        ordered = device.correlation[order]
         first = np.searchsorted(ordered, numbers, side="left")
         counts = np.searchsorted(ordered, numbers, side="right") - first
         # Row numbers of every correlation's run of events, one run after the other.
@@ -95,10 +94,11 @@ class ProfilerEvents(Columns):
         return device.where(rows[in_time]), called[in_time]
 
     @cached_property
-    def _by_correlation(self) -> tuple[Self, IntArray]:
-        """Return the events of the device, and their order by correlation."""
+    def _by_correlation(self) -> tuple[Self, IntArray, IntArray]:
+        """Return the events of the device, their order by correlation, and the correlations."""
         device = self.where(np.isin(self.category, _DEVICE) & (self.correlation >= 0))
-        return device, np.argsort(device.correlation, kind="stable")
+        order = np.argsort(device.correlation, kind="stable")
+        return device, order, device.correlation[order]
 
 
 class EventTable:
