@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from laggard.analysis.formats.bytedance.trace_format import BYTEDANCE
+from laggard.analysis.formats.flight_recorder.trace_format import FLIGHT_RECORDER
+from laggard.analysis.formats.horovod.trace_format import HOROVOD
 from laggard.analysis.formats.import_run.trace_format import TraceFormat
 from laggard.analysis.formats.kineto.ranks.trace_format import KINETO
+from laggard.analysis.formats.refused_inputs import find_refused_input
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.core.errors import TraceFormatError
 
@@ -21,6 +24,8 @@ RUN_FOLDER = TraceFormat("run", "a run folder", _is_run_folder, load_run)
 TRACE_FORMATS: tuple[TraceFormat, ...] = (
     RUN_FOLDER,
     BYTEDANCE,
+    HOROVOD,
+    FLIGHT_RECORDER,
     KINETO,
 )
 
@@ -34,7 +39,7 @@ def detect_format(path: Path) -> TraceFormat:
     """Return the first format that a path matches.
 
     Raises:
-        TraceFormatError: the path matches no format.
+        TraceFormatError: the path matches no format, or has one that is known but not read.
 
     Examples:
         >>> detect_format(Path("runs/quickstart/latest")).name
@@ -42,6 +47,9 @@ def detect_format(path: Path) -> TraceFormat:
     """
     if not path.exists():
         raise TraceFormatError(str(path), "", "no such file or folder", f"give {SUPPORTED_INPUTS}")
+    refused = find_refused_input(path)
+    if refused is not None and not RUN_FOLDER.matches(path):
+        raise TraceFormatError(str(path), "", refused.problem, refused.fix)
     for each in TRACE_FORMATS:
         if each.matches(path):
             return each

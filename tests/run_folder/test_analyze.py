@@ -95,6 +95,26 @@ def test_profiler_traces_become_a_run_folder(tmp_path: Path) -> None:
     assert "Nothing was emulated" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_findings_without_a_report_leave_no_file(tmp_path: Path, run_folder: Path) -> None:
+    traces = write(tmp_path / "profiled", [host_document(0), host_document(1, late=100)])
+    before = sorted(tmp_path.rglob("*"))
+    told = answered("analyze", traces, "--no-report", "--runs", tmp_path / "runs")
+    assert told["report"] is None
+    assert told["origin"]["format"] == "kineto"
+    text = laggard("analyze", traces, "--no-report", "--runs", tmp_path / "runs").output
+    assert all(sentence in text for sentence in [*told["answer"], *told["origin"]["notes"]])
+    assert sorted(tmp_path.rglob("*")) == before
+    kept = sorted(run_folder.rglob("*"))
+    found = answered("analyze", run_folder, "--no-report")["stragglers"]
+    assert sorted(run_folder.rglob("*")) == kept
+    written = answered("analyze", run_folder, "--out", tmp_path / "out")["stragglers"]
+    assert found == written
+    for option in (("--out", tmp_path / "x"), ("--strategy", "ddp"), ("--reference", "bytedance")):
+        result = laggard("analyze", traces, "--no-report", *option)
+        assert result.exit_code == 2
+        assert f"{option[0]} needs a run folder" in result.output
+
+
 def test_a_run_folder_is_analysed_in_its_place_or_beside(tmp_path: Path, run_folder: Path) -> None:
     copy = tmp_path / "copy"
     assert laggard("analyze", run_folder, "--out", copy).exit_code == 0

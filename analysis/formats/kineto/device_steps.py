@@ -7,7 +7,6 @@ run on the host.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,17 +17,19 @@ from laggard.analysis.formats.import_run.main_lane import (
     serialize_spans,
     subtract_spans,
 )
+from laggard.analysis.formats.kineto.collective_names import (
+    is_collective_kernel,
+    normalize_collective_name,
+)
 from laggard.analysis.formats.kineto.host_steps import (
     COMMS_PREFIX,
     Labels,
-    is_in_window,
     match_gloo_collectives,
 )
 from laggard.analysis.formats.kineto.process_groups import (
     NO_LABEL,
     UNKNOWN_GROUP,
     ResolvedLabel,
-    normalize_collective_name,
 )
 from laggard.analysis.formats.kineto.step_phases import (
     classify_host_work,
@@ -45,7 +46,6 @@ MAX_DEVICE_GAP_NS = 20_000
 """Longest idle time of the device between two kernels of one phase that counts as that phase.
 
 A longer one means that the host launched the next kernel too late."""
-_NCCL_KERNEL = re.compile(r"^nccl(?:Dev)?Kernel_?([A-Za-z]*)", re.IGNORECASE)
 _DEVICE = tuple(CATEGORIES.index(name) for name in ("kernel", "gpu_memcpy", "gpu_memset"))
 _CALLS = tuple(CATEGORIES.index(name) for name in ("cuda_runtime", "cuda_driver"))
 
@@ -68,11 +68,13 @@ def build_device_step(
         steps: all steps of the rank.
         labels: descriptions of the collectives.
     """
-    host = select_host_events(events.where(is_in_window(events, window)))
+    inside = events.started_between(window.start_ns, window.end_ns)
+    host = select_host_events(inside)
     work = classify_host_work(host, steps.thread, steps.encloses_step(host))
-    device, launched = _select_launched(events, window)
+    calls = inside.where(np.isin(inside.category, _CALLS) & (inside.correlation >= 0))
+    device, launched = events.launched_by(calls)
     communicates = np.array(
-        [bool(_NCCL_KERNEL.match(name)) for name in device.name.tolist()], dtype=np.bool_
+        [is_collective_kernel(name) for name in device.name.tolist()], dtype=np.bool_
     )
     kernels = device.where(~communicates)
     named = _classify_kernels(kernels, launched[~communicates], work)
@@ -110,18 +112,6 @@ def _find_device_window(window: StepWindow, device: ProfilerEvents) -> StepWindo
     if not len(device):
         return window
     return StepWindow(window.step, int(device.start_ns.min()), int(device.end_ns.max()))
-
-
-def _select_launched(events: ProfilerEvents, window: StepWindow) -> tuple[ProfilerEvents, IntArray]:
-    """Return the device events of the calls in a window, and the time of each call, [N]."""
-    calls = events.where(
-        is_in_window(events, window) & np.isin(events.category, _CALLS) & (events.correlation >= 0)
-    )
-    at = dict(zip(calls.correlation.tolist(), calls.start_ns.tolist(), strict=True))
-    device = events.where(np.isin(events.category, _DEVICE))
-    own = np.array([number in at for number in device.correlation.tolist()], dtype=np.bool_)
-    device = device.where(own)
-    return device, np.array([at[number] for number in device.correlation.tolist()], dtype=np.int64)
 
 
 def _classify_kernels(
@@ -185,6 +175,5 @@ def _get_kind(name: str, described: str) -> str:
 
     NCCL has one kernel for all exchanges between pairs of ranks, also in an all-to-all.
     """
-    found = _NCCL_KERNEL.match(name)
-    kind = normalize_collective_name(found[1]) if found else ""
+    kind = normalize_collective_name(name)
     return described or kind if kind in ("", "sendrecv") else kind

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.formats.import_run.main_lane import BusyTimes, TraceSpan
+from laggard.analysis.formats.kineto.collective_names import normalize_collective_name
 from laggard.analysis.formats.kineto.process_groups import (
     NO_LABEL,
     ResolvedLabel,
-    normalize_collective_name,
 )
 from laggard.analysis.formats.kineto.step_phases import (
     BACKWARD_PREFIX,
@@ -54,7 +54,7 @@ def build_host_step(
         steps: all steps of the rank.
         labels: descriptions of the collectives.
     """
-    inside = events.where(is_in_window(events, window))
+    inside = events.started_between(window.start_ns, window.end_ns)
     host = select_host_events(inside)
     launches = host.where(np.char.startswith(host.name, LAUNCH_PREFIX))
     calls = _select_work(host, launches)
@@ -83,12 +83,6 @@ def _build_busy_times(calls: ProfilerEvents, collections: Sequence[TraceSpan]) -
     return BusyTimes.from_intervals(
         np.append(calls.start_ns, intervals[:, 0]), np.append(calls.end_ns, intervals[:, 1])
     )
-
-
-def is_in_window(events: ProfilerEvents, window: StepWindow) -> BoolArray:
-    """Return a mask of the events that began in a step."""
-    within: BoolArray = (events.start_ns >= window.start_ns) & (events.start_ns < window.end_ns)
-    return within
 
 
 def _select_work(host: ProfilerEvents, launches: ProfilerEvents) -> ProfilerEvents:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from laggard.analysis.formats.kineto.collective_names import normalize_collective_name
+
 _NAME, _RANKS, _SIZE = "Process Group Name", "Process Group Ranks", "Group size"
 _KIND = "Collective name"
 _MAX_RANKS = 1 << 20
@@ -86,11 +88,6 @@ def parse_group_label(arguments: Mapping[str, object]) -> GroupLabel | None:
         size=size if isinstance(size, int) and 0 < size <= _MAX_RANKS else 0,
         kind=normalize_collective_name(kind) if isinstance(kind, str) else "",
     )
-
-
-def normalize_collective_name(name: str) -> str:
-    """Return the common part of `c10d::allreduce_` and `gloo:all_reduce`: `allreduce`."""
-    return name.rsplit(":", 1)[-1].replace("_", "").lower()
 
 
 def _format_ranks(ranks: object) -> str:

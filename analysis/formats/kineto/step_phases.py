@@ -23,11 +23,8 @@ from laggard.analysis.formats.import_run.main_lane import (
     serialize_spans,
     subtract_spans,
 )
-from laggard.analysis.formats.kineto.trace_file import (
-    CATEGORIES,
-    GARBAGE_COLLECTION,
-    ProfilerEvents,
-)
+from laggard.analysis.formats.kineto.categories import CATEGORIES, GARBAGE_COLLECTION
+from laggard.analysis.formats.kineto.event_table import ProfilerEvents
 from laggard.analysis.tables.columns import BoolArray
 from laggard.core.span_schema import Phase
 

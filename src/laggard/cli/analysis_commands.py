@@ -68,6 +68,9 @@ def _refuse_old_option(
 @click.option(
     "--instead", multiple=True, hidden=True, expose_value=False, callback=_refuse_old_option
 )
+@click.option(
+    "--no-report", is_flag=True, help="Only print the findings; write no run folder and no report."
+)
 @json_option
 @keep_own_status
 @handle_errors
@@ -77,32 +80,61 @@ def analyze_trace(
     runs: Path,
     reference: str | None,
     strategies: tuple[str, ...],
+    no_report: bool,
     as_json: bool,
 ) -> None:
     """Find the stragglers in a trace and write a report.
 
-    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), or a folder of
-    torch.profiler traces, one file per rank (.json, .json.gz). If no such path exists, it is a
-    run's id or a scenario's name, as for the other commands. The results form a run folder that
-    every command can read. If PATH is a run folder, they are written into it.
+    PATH is a run folder, a ByteDance StragglerAnalysis trace (.parquet), a Horovod timeline
+    (.json), or a folder of torch.profiler traces or of flight recorder dumps, one file per rank
+    (.json, .json.gz). If no such path exists, it is a run's id or a scenario's name, as for the
+    other commands. The results form a run folder that every command can read. If PATH is a run
+    folder, they are written into it.
     """
     from laggard.run_folder.analyze import analyze_path
     from laggard.run_folder.recovery import find_collected_run, recover_run
     from laggard.run_folder.results import build_analysis_document, format_analysis
     from laggard.run_folder.strategy_estimates import estimate_strategies, parse_strategies
 
+    if no_report:
+        _require_no_folder(out, reference, strategies)
     # An invalid strategy is reported before the analysis, which may take minutes.
     parse_strategies(strategies)
     if path.exists():
         recover_run(path)
     else:
         path = find_collected_run(str(path), runs)
+    if no_report:
+        _print_summary(path, as_json=as_json)
+        return
     folder = analyze_path(path, out, runs, reference=reference is not None)
     document, text = build_analysis_document(folder), format_analysis(folder)
     if strategies:
         estimates, estimates_text = estimate_strategies(folder, strategies)
         document, text = {**document, "strategy_estimates": estimates}, f"{text}\n{estimates_text}"
     print_text(json.dumps(document, indent=2) if as_json else text)
+
+
+def _require_no_folder(
+    out: Path | None, reference: str | None, strategies: tuple[str, ...]
+) -> None:
+    given = {"--out": out, "--reference": reference, "--strategy": strategies}
+    for option, value in given.items():
+        if value:
+            raise click.UsageError(
+                f"{option} needs a run folder, but --no-report writes none: omit one of both"
+            )
+
+
+def _print_summary(path: Path, *, as_json: bool) -> None:
+    from laggard.run_folder.analyze import analyze_in_memory
+    from laggard.run_folder.results import build_summary_document, format_summary
+
+    run, analysis = analyze_in_memory(path)
+    if as_json:
+        print_text(json.dumps(build_summary_document(run, analysis), indent=2))
+    else:
+        print_text(format_summary(run, analysis))
 
 
 @click.command("export")

@@ -167,7 +167,7 @@ class TraceOrigin(Record):
             causes is reported.
     """
 
-    format: Literal["bytedance", "kineto"]
+    format: Literal["bytedance", "flight_recorder", "horovod", "kineto"]
     path: str
     notes: tuple[str, ...] = ()
     replayable: bool = True

@@ -78,6 +78,24 @@ def analyze_path(path: Path, out: Path | None, runs: Path, *, reference: bool = 
     return folder
 
 
+def analyze_in_memory(path: Path) -> tuple[RunData, AnalysisResult | None]:
+    """Analyze a run folder or a trace of another tool, and write nothing.
+
+    Args:
+        path: a run folder, or a trace in any of the formats that are read.
+
+    Returns:
+        The run, and its analysis; None if no step was finished by every rank.
+
+    Raises:
+        InputError: the input is none of these, or damaged.
+    """
+    from laggard.analysis.formats.registry import open_run
+
+    run = open_run(path)
+    return run, analyze_if_trained(run)
+
+
 def _write_reference(run: RunData, path: Path, trace_format: TraceFormat, folder: Path) -> None:
     from laggard.analysis.formats.bytedance.from_run import run_to_operations
     from laggard.analysis.formats.bytedance.parquet_file import read_operations

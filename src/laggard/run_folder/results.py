@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laggard.core.files.input_files import JsonDocument, read_json
 from laggard.core.run_schema import ALARMS_FILE, RunRecord
 from laggard.run_folder.analyze import REFERENCE_FILE, SUMMARY_FILE
 from laggard.run_folder.store import RECORD_FILE, load_record
+
+if TYPE_CHECKING:
+    from laggard.analysis.findings.analysis_result import AnalysisResult
+    from laggard.analysis.tables.load_run import RunData
 
 
 def build_result_document(record: RunRecord, folder: Path) -> dict[str, JsonDocument]:
@@ -73,6 +78,34 @@ def format_analysis(folder: Path) -> str:
     notes = record.origin.notes if record.origin is not None else ()
     lines = [format_run_result(record, folder), *(f"note: {note}" for note in notes)]
     return "\n".join([*lines, *_format_reference(_read_json(folder / REFERENCE_FILE))])
+
+
+def build_summary_document(
+    run: RunData, analysis: AnalysisResult | None
+) -> dict[str, JsonDocument]:
+    """Return the findings and the answer of an analysis that was not written to a folder."""
+    document: dict[str, JsonDocument] = (
+        {} if run.record is None else run.record.model_dump(mode="json")
+    )
+    findings = () if analysis is None else analysis.findings
+    document["stragglers"] = [finding.model_dump(mode="json") for finding in findings]
+    document["answer"] = list(_format_answer(run, analysis))
+    return {**document, "folder": None, "report": None}
+
+
+def format_summary(run: RunData, analysis: AnalysisResult | None) -> str:
+    """Format the answer of an analysis that was not written to a folder, and the trace's notes."""
+    record = run.record
+    title = run.folder.name if record is None else f"{record.scenario} {record.id}: {record.status}"
+    notes = record.origin.notes if record is not None and record.origin is not None else ()
+    answer = (f"  {sentence}" for sentence in _format_answer(run, analysis))
+    return "\n".join([title, *answer, *(f"note: {note}" for note in notes)])
+
+
+def _format_answer(run: RunData, analysis: AnalysisResult | None) -> Sequence[str]:
+    from laggard.analysis.findings.answer import format_answer
+
+    return format_answer(run, analysis)
 
 
 def _format_reference(reference: JsonDocument) -> list[str]:

@@ -292,15 +292,15 @@ class Fault(enum.Enum):
         lambda f: _file(f).write_bytes(gzip.compress(b"{}")),
         "the file is gzipped, but its name does not end in .gz",
     )
-    NEGATIVE = (_event(4, "dur", -3), "event 4, dur: -3.0 is negative")
-    NOT_A_NUMBER = (_event(4, "dur", float("nan")), "NaN is not a valid JSON number")
     TEXT_FOR_TIME = (_event(5, "ts", "12"), "event 5, ts: '12' is not a number of microseconds")
-    NO_TIME = (_event(5, "ts", None), "event 5, ts: is missing")
+    NO_TIME = (
+        lambda f: _edit(f, lambda made: made["traceEvents"][5].pop("ts")),
+        "event 5, ts: is missing",
+    )
     NO_STEP = (
         lambda f: _edit(f, lambda made: made.update(traceEvents=made["traceEvents"][1:5])),
         r"worker1.json: it has no ProfilerStep#N annotation.*prof.step\(\)",
     )
-    TOO_LATE = (_event(5, "ts", 1e30), "event 5, ts: 1e[+]30 is not a number of microseconds")
     TOO_DEEP = (lambda f: _file(f).write_text("[" * 100_000), "nested too deeply")
     MANY_RANKS = (
         lambda f: _edit(f, lambda made: made["distributedInfo"].update(rank=2_000_000_000)),

@@ -13,11 +13,12 @@ import pytest
 
 from laggard.core.errors import RunFolderError
 from laggard.core.files.input_files import (
-    decompress_bounded,
+    CHUNK_BYTES,
     expand_home,
     open_regular,
     parse_json,
     read_bounded,
+    read_chunks,
     read_json,
 )
 
@@ -74,14 +75,19 @@ def test_json_is_read(tmp_path: Path) -> None:
     assert parse_json(b"1e300") == 1e300
 
 
-def test_compressed_data_is_bounded() -> None:
-    path, data = Path("a.gz"), gzip.compress(b"x" * 100)
-    assert decompress_bounded(path, data + data, 200) == b"x" * 200
+def test_chunks_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"x" * 100) * 2)
+    assert b"".join(read_chunks(path, 200, gzipped=True)) == b"x" * 200
     with pytest.raises(RunFolderError, match=r"a\.gz: decompressed, larger than 199 bytes"):
-        decompress_bounded(path, data + data, 199)
+        list(read_chunks(path, 199, gzipped=True))
+    with pytest.raises(RunFolderError, match=r"a\.gz: larger than 10 bytes"):
+        list(read_chunks(path, 10))
     # A bomb within a bomb: a gigabyte of zeros in a megabyte.
+    path.write_bytes(gzip.compress(bytes(1 << 24), 9) * 64)
     with pytest.raises(RunFolderError, match="decompressed"):
-        decompress_bounded(path, gzip.compress(bytes(1 << 24), 9) * 64, 1 << 20)
+        list(read_chunks(path, 1 << 20, gzipped=True))
+    assert {len(chunk) for chunk in read_chunks(path, gzipped=True)} == {CHUNK_BYTES}
 
 
 def test_an_unknown_user_has_no_home() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from laggard.analysis.formats.import_run.clock_offsets import ClockAlignment
 from laggard.analysis.formats.import_run.imported_run import RankStep
 from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRecording
+from laggard.analysis.formats.kineto.trace_file import format_file_notes
 from laggard.core.span_schema import Lane, Phase
 
 
@@ -42,6 +43,7 @@ def list_import_notes(traces: ImportedTraces) -> tuple[str, ...]:
         *_describe_steps(traces),
         *_describe_clocks(traces),
         *_describe_collectives(traces),
+        *format_file_notes(traces.recordings),
     )
 
 

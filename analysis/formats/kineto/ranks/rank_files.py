@@ -39,6 +39,8 @@ class RankRecording:
         source: origin of the steps.
         steps: steps by number.
         content: hash of the times of all events.
+        unread_categories: number of events of a device in each category that is not known.
+        repairs: one phrase for each kind of fault that was repaired in the file.
     """
 
     path: Path
@@ -49,6 +51,8 @@ class RankRecording:
     source: StepSource
     steps: Mapping[int, StepTrace]
     content: int
+    unread_categories: Mapping[str, int]
+    repairs: tuple[str, ...]
 
     @property
     def start_ns(self) -> int:
@@ -91,6 +95,8 @@ def _read_recording(trace: RankTrace) -> RankRecording:
     # A trace with any device event is read by its kernels; the host only launches them.
     build_step = build_device_step if has_device_events(trace.events) else build_host_step
     return RankRecording(
+        unread_categories=trace.unread_categories,
+        repairs=trace.repairs,
         path=trace.path,
         rank=trace.rank,
         world_size=world,

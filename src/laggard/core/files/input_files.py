@@ -7,7 +7,6 @@ ever, and a small file may claim to contain gigabytes.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import os
@@ -23,8 +22,11 @@ from laggard.core.files.file_kinds import describe_kind
 MAX_DOCUMENT_BYTES = 64 << 20
 """Largest JSON document of a run folder, in bytes."""
 
-MAX_TRACE_BYTES = 1 << 30
-"""Largest trace file of another tool, in bytes, also after decompression."""
+MAX_TRACE_BYTES = 16 << 30
+"""Largest trace file of another tool, in bytes, also after decompression. It is read in chunks."""
+
+CHUNK_BYTES = 4 << 20
+"""Size of the chunks in which a trace file is read."""
 
 _MAX_DIGITS = 25
 """Largest number of digits of an integer; 64 bits need 20."""
@@ -80,17 +82,37 @@ def read_bounded(path: Path, most: int = MAX_DOCUMENT_BYTES) -> bytes:
     return data
 
 
-def decompress_bounded(path: Path, data: bytes, most: int = MAX_TRACE_BYTES) -> bytes:
-    """Decompress a gzip file that was read into memory.
+def read_chunks(
+    path: Path, most: int = MAX_TRACE_BYTES, *, gzipped: bool = False
+) -> Iterator[bytes]:
+    """Yield the content of a regular file in chunks of at most `CHUNK_BYTES`.
+
+    Args:
+        path: file to read.
+        most: largest number of bytes, after decompression.
+        gzipped: whether to decompress the file.
 
     Raises:
-        FileReadError: the result has more than `most` bytes.
-        EOFError, OSError, zlib.error: the file is truncated or damaged.
+        FileReadError: the content has more than `most` bytes, or the file is not a regular file,
+            or cannot be read.
+        EOFError, OSError, zlib.error: the gzip file is truncated or damaged.
     """
-    content = gzip.GzipFile(fileobj=io.BytesIO(data)).read(most + 1)
-    if len(content) > most:
-        raise _make_size_error(path, "decompressed, ", most)
-    return content
+    read = 0
+    with open_regular(path) as file:
+        source: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=file) if gzipped else file
+        while True:
+            try:
+                chunk = source.read(CHUNK_BYTES)
+            except OSError as error:
+                if gzipped:
+                    raise
+                raise _make_read_error(path, error) from error
+            if not chunk:
+                return
+            read += len(chunk)
+            if read > most:
+                raise _make_size_error(path, "decompressed, " if gzipped else "", most)
+            yield chunk
 
 
 def expand_home(path: str) -> Path:
