@@ -9,6 +9,8 @@ from laggard.analysis.formats.trace_json.json_file import list_json_files, read_
 from laggard.analysis.tables.load_run import RunData
 
 _MARKS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"nccl_comm_state"')
+# A trace of torch.profiler also has a `pg_config`, which may be long, before its events.
+_PROFILER_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"')
 
 
 def _is_flight_recorder(path: Path) -> bool:
@@ -19,7 +21,7 @@ def _is_dump(file: Path) -> bool:
     beginning = read_beginning(file)
     return (
         beginning.lstrip().startswith(b"{")
-        and b'"traceEvents"' not in beginning
+        and not any(mark in beginning for mark in _PROFILER_MARKS)
         and any(mark in beginning for mark in _MARKS)
     )
 

@@ -214,6 +214,13 @@ def test_a_pickle_is_refused_and_never_opened(
             open_run(path)
 
 
+def test_a_profiler_s_trace_with_many_groups_is_no_dump(tmp_path: Path) -> None:
+    groups = [{"pg_name": str(n), "ranks": list(range(200))} for n in range(200)]
+    made = {"distributedInfo": {"pg_config": groups}, "traceEvents": []}
+    (tmp_path / "rank0.json").write_text(json.dumps(made))
+    assert detect_format(tmp_path / "rank0.json").name == "kineto"
+
+
 def test_other_tools_are_refused_by_name(tmp_path: Path) -> None:
     names = {
         "trace_view.json": "Ascend", "x.nsys-rep": "Nsight", "x.qdrep": "Nsight", "x.sqlite": "Nsight",
