@@ -53,8 +53,13 @@ class FamilyWork:
         return float(self._usual_step_s[rank])
 
     def stalled_of(self, rank: int) -> FloatArray:
-        """Return the unrecorded seconds, and those of the family's phases, of each step, [S]."""
-        stalled: FloatArray = self._stalled_s[rank]
+        """Return the unrecorded seconds, and those of the family's phases, of each step, [S].
+
+        Those after the last barrier are part of the last step. They are not part of `seconds_of`,
+        since no other step has so many.
+        """
+        stalled: FloatArray = self._stalled_s[rank].copy()
+        stalled[-1] += self.timeline.unrecorded_before_barriers(rank)[-1]
         return stalled
 
     def fleet_stalled_s(self, rank: int) -> float:
@@ -82,8 +87,9 @@ class FamilyWork:
         count = len(timeline.steps)
         stalled = np.empty((len(timeline.end), count))
         for rank in range(len(timeline.end)):
+            unrecorded = timeline.unrecorded_before_barriers(rank)[:-1]
             stalled[rank] = np.bincount(
-                timeline.interval_step, timeline.unrecorded_before_barriers(rank), count
+                timeline.barrier_step, unrecorded, count
             ) + timeline.work.of_rank(rank, self.family.codes).sum(axis=1)
         return stalled
 

@@ -15,6 +15,7 @@ from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.timelines.timeline import Timeline
 
 _UNRECORDED = (-1,)
+_MIN_EXCESS_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,10 @@ class SavedTime:
     def _find_typical(
         self, codes: tuple[int, ...], measure: Callable[[int], FloatArray]
     ) -> FloatArray:
-        """Return the lower median of the members' seconds before each barrier, [E + 1]."""
+        """Return the lower quartile of the members' seconds before each barrier, [E + 1].
+
+        More than half of the ranks may be slow there.
+        """
         if codes not in self._typical:
             timeline = self.timeline
             world = len(timeline.end)
@@ -67,18 +71,22 @@ class SavedTime:
             seconds[~np.vstack([timeline.member, everyone])] = np.nan
             ordered = np.sort(seconds, axis=1)  # absent ranks come last
             counts = np.maximum(world - np.isnan(ordered).sum(axis=1), 1)
-            middle = (counts - 1) // 2
-            self._typical[codes] = np.nan_to_num(ordered[np.arange(len(ordered)), middle])
+            quarter = (counts - 1) // 4
+            self._typical[codes] = np.nan_to_num(ordered[np.arange(len(ordered)), quarter])
         return self._typical[codes]
 
     def _move_to_excess(
         self, saved: FloatArray, seconds: FloatArray, typical: FloatArray
     ) -> FloatArray:
-        """Move what each step saves to where the rank took longer than the typical rank."""
+        """Move what each step saves to where the rank took longer than the typical rank.
+
+        It stays where it is unless the rank took longer for about the saved time.
+        """
         step, count = self.timeline.interval_step, len(self.timeline.steps)
         excess = np.maximum(seconds - typical, 0.0)
         excess_by_step = np.bincount(step, excess, count)[step]
         saved_by_step = np.bincount(step, saved, count)[step]
-        known = excess_by_step > 0
+        known = excess_by_step > _MIN_EXCESS_SHARE * np.abs(saved_by_step)
+        known &= excess_by_step > 0
         share = excess / np.where(known, excess_by_step, 1.0)
         return np.clip(np.where(known, saved_by_step * share, saved), -seconds, seconds)
