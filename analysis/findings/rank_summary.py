@@ -14,12 +14,13 @@ from laggard.analysis.detection.intervals import MIN_STEPS, running_median
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.files.input_files import JsonDocument
 from laggard.core.span_schema import Lane, Phase
 
 RankValues = Mapping[str, float | int | str | None]
 
 
-def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, object]:
+def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, JsonDocument]:
     """Return the numbers of an analysis for programs; times are in seconds.
 
     Args:

@@ -24,6 +24,8 @@ def format_unexplained_waits(analysis: AnalysisResult) -> tuple[str, ...]:
         return ()
     share = format_percent(waits.unexplained_s / analysis.makespan_s)
     reason = "that no finding explains" if analysis.findings else "without a lasting cause"
+    if len(analysis.steps) == 1:
+        reason = "in this one step"
     return (
         (
             f"Ranks wait for one another for {format_seconds(waits.unexplained_s)} on average"

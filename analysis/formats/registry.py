@@ -62,6 +62,13 @@ def detect_format(path: Path) -> TraceFormat:
     raise TraceFormatError(str(path), "", "the folder contains no trace", fix)
 
 
+def is_foreign_trace(path: Path) -> bool:
+    """Return whether a path is a trace of another tool, by names only, and no run folder."""
+    if not path.exists() or RUN_FOLDER.matches(path):
+        return False
+    return any(each.matches(path) for each in TRACE_FORMATS if each is not RUN_FOLDER)
+
+
 def open_run(path: Path) -> RunData:
     """Return the run at a path, in any of the formats.
 

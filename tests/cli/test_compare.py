@@ -16,6 +16,7 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.write_run import write_run
 from laggard.cli.main import main
 from laggard.core.run_schema import RunRecord, RunStatus, StrategyRecord
+from tests.analysis.kineto_traces import host_document, write
 
 SLOW = (Injection("compute", 3.0, rank=2),)
 
@@ -99,6 +100,16 @@ def test_people_read_the_same(folders: dict[str, list[Path]]) -> None:
     assert "mean seconds per worker: " in said
     assert "accuracy 96.0 % (96.0 to 96.0 %); +0.0 (+0.0 to +0.0) points compared with " in said
     assert "1 (1 to 1) times as much as " in said
+
+
+def test_traces_of_other_tools_are_compared_as_runs(tmp_path: Path) -> None:
+    usual = write(tmp_path / "usual", [host_document(0), host_document(1)])
+    slow = write(tmp_path / "slow", [host_document(0), host_document(1, late=100)])
+    arguments = ["compare", str(usual), str(slow), "--runs", str(tmp_path / "runs"), "--json"]
+    answered = CliRunner().invoke(main, arguments)
+    assert answered.exit_code == 0, answered.output
+    setups = json.loads(answered.stdout)["setups"]
+    assert [setup["name"] for setup in setups] == ["usual", "slow"]
 
 
 def test_one_setup_alone_is_told_by_all_that_it_is(folders: dict[str, list[Path]]) -> None:

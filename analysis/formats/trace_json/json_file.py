@@ -28,6 +28,8 @@ def open_json_file(path: Path) -> tuple[Iterator[bytes], int]:
     gzipped = path.name.endswith(".gz")
     with open_regular(path) as file:
         is_gzip, size = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC, path.stat().st_size
+    if not size:
+        raise TraceFormatError(str(path), "", "the file is empty", "copy it again")
     if gzipped and not is_gzip:
         raise TraceFormatError(
             str(path),

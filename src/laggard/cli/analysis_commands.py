@@ -183,8 +183,8 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
 def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Compare the makespan, the use of time and the findings of runs.
 
-    RUN is a run folder, a run's id or its beginning, or the name of a scenario, which selects its
-    latest run. Runs that differ only in their seeds are repeats and give 95 % confidence
+    RUN is a run folder, a run's id or its beginning, the name of a scenario, which selects its
+    latest run, or a trace that `laggard analyze` reads. Runs that differ only in their seeds are repeats and give 95 % confidence
     intervals. Other setups are compared with the first one.
     """
     from laggard.analysis.findings.compare_folders import (
@@ -192,9 +192,9 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
         format_comparison,
         to_comparison_document,
     )
-    from laggard.run_folder.recovery import find_collected_run
+    from laggard.run_folder.analyze import find_analyzed_run
 
-    setups, left_out = compare_folders([find_collected_run(each, runs) for each in run])
+    setups, left_out = compare_folders([find_analyzed_run(each, runs) for each in run])
     print_text(
         json.dumps(to_comparison_document(setups, left_out), indent=2)
         if as_json

@@ -84,12 +84,16 @@ def build_summary_document(
     run: RunData, analysis: AnalysisResult | None
 ) -> dict[str, JsonDocument]:
     """Return the findings and the answer of an analysis that was not written to a folder."""
+    from laggard.analysis.findings.rank_summary import build_summary
+
     document: dict[str, JsonDocument] = (
         {} if run.record is None else run.record.model_dump(mode="json")
     )
     findings = () if analysis is None else analysis.findings
     document["stragglers"] = [finding.model_dump(mode="json") for finding in findings]
     document["answer"] = list(_format_answer(run, analysis))
+    if analysis is not None:
+        document |= build_summary(run, analysis)
     return {**document, "folder": None, "report": None}
 
 
