@@ -126,9 +126,13 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     unexplained = format_unexplained_waits(analysis)
     # Nobody may read that there is no straggler beside waiting that nothing explains.
     findings = () if unexplained and not analysis.findings else format_findings(run, analysis)
+    jitter = format_jitter(analysis)
+    # The largest loss comes first.
+    is_small = analysis.waits is None or analysis.waits.jitter_s <= analysis.lost_s
+    findings = (*findings, *jitter) if is_small else (*jitter, *findings)
     return AnswerParts(
         state,
-        (*unexplained, *findings, *format_jitter(analysis), *format_decisions(run)),
+        (*unexplained, *findings, *format_decisions(run)),
         () if unexplained else format_remainder(analysis),
     )
 

@@ -43,7 +43,7 @@ def format_jitter(analysis: AnalysisResult) -> tuple[str, ...]:
     share = format_percent(min(waits.jitter_s, waits.wait_s) / analysis.makespan_s)
     return (
         (
-            "Ordinary jitter from step to step makes ranks wait for one another for"
+            "Jitter from step to step makes ranks wait for one another, by turns, for"
             f" {share} of the makespan."
         ),
     )

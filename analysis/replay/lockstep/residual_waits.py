@@ -1,7 +1,7 @@
 """Waiting of ranks for one another that no cause explains.
 
 The schedule is replayed without all causes. What ranks then still wait has two parts: that of
-ordinary jitter, which makes every rank late by turns, and the rest, which is unexplained.
+jitter, which makes every rank late by turns, and the rest, which is unexplained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ResidualWaits:
 
     Attributes:
         wait_s: mean seconds that a rank waits for others.
-        jitter_s: mean seconds that ordinary jitter alone would make it wait.
+        jitter_s: mean seconds that jitter alone would make it wait.
         caused_s: seconds that the other ranks wait for each rank, divided by their number, [W].
         times_last: number of barriers at which each rank is the last to arrive, [W].
         barriers: number of barriers at which a rank waits.
@@ -110,7 +110,8 @@ def _compute_leaving(schedule: Schedule, barrier: int, arrival: FloatArray) -> F
 def _keep_jitter(local: FloatArray, group: IntArray) -> FloatArray:
     """Return durations that keep only the jitter of ranks about their own usual durations.
 
-    Deviations beyond 3.5 standard deviations are cut, since they are no ordinary jitter.
+    Deviations beyond 3.5 standard deviations are cut, unless most other ranks have such deviations
+    too: spikes that every rank has are part of the jitter.
     """
     jitter = np.zeros_like(local)
     for number in np.unique(group[group >= 0]):
@@ -120,5 +121,18 @@ def _keep_jitter(local: FloatArray, group: IntArray) -> FloatArray:
         usual = np.median(local[rows], axis=0)
         deviation = local[rows] - usual
         bound = JITTER_SIGMAS * _TO_SIGMA * np.median(np.abs(deviation), axis=0)
+        bound = np.maximum(bound, _find_common_deviation(deviation.max(axis=0)))
         jitter[rows] = np.clip(deviation, -bound, bound)
     return jitter
+
+
+def _find_common_deviation(largest: FloatArray) -> FloatArray:
+    """Return the upper quartile of the other ranks' largest deviations, for each rank, [W]."""
+    if len(largest) < 2:
+        return np.zeros_like(largest)
+    ordered = np.sort(largest)
+    place = -(-3 * (len(largest) - 2) // 4)
+    # Without a rank, the ranks above it move down by one place.
+    without_above, without_below = ordered[place], ordered[place + 1]
+    common: FloatArray = np.where(largest > without_above, without_above, without_below)
+    return common

@@ -184,8 +184,8 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Compare the makespan, the use of time and the findings of runs.
 
     RUN is a run folder, a run's id or its beginning, the name of a scenario, which selects its
-    latest run, or a trace that `laggard analyze` reads. Runs that differ only in their seeds are repeats and give 95 % confidence
-    intervals. Other setups are compared with the first one.
+    latest run, or a trace that `laggard analyze` reads. Runs that differ only in their seeds are
+    repeats and give 95 % confidence intervals. Other setups are compared with the first one.
     """
     from laggard.analysis.findings.compare_folders import (
         compare_folders,
