@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from hypothesis import strategies as st
 
 from laggard.analysis.detection.families import COMPUTE
 from laggard.analysis.detection.lockstep.local_work import LocalWorkDetector
-from laggard.analysis.evaluate.synthetic.run_generator import Injection, TraceSpec, generate_run
+from laggard.analysis.evaluate.synthetic.run_generator import (
+    Injection,
+    Noise,
+    TraceSpec,
+    generate_run,
+)
 from laggard.analysis.findings.analysis_result import analyze_lockstep
 from laggard.analysis.replay import shapley as module
 from laggard.analysis.replay.lockstep.lockstep_analysis import build_lockstep_analysis
@@ -88,7 +94,9 @@ def test_shares_of_a_run_match_brute_force_over_full_replays() -> None:
         Injection("compute", 3.0, 60, 110, rank=2),
         Injection("compute", 3.0, 80, 130, rank=0),
     )
-    small = planned(generate_run(TraceSpec(tiers=tiers, steps=200, injections=injections)))
+    noise = replace(Noise(), spike=0.0)  # a spike would be one more cause
+    spec = TraceSpec(tiers=tiers, steps=200, noise=noise, injections=injections)
+    small = planned(generate_run(spec))
     count = len(small.removals.affected)
     assert count == 4
     assert small.costs(0) == pytest.approx(brute_force(small.makespan, count), abs=1e-6)
