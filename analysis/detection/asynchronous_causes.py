@@ -24,6 +24,7 @@ from laggard.analysis.detection.series_causes import (
     LogRatioSeries,
     find_series_causes,
     is_starving,
+    measure_series_levels,
 )
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.rank_timeline import PHASES, RankTimeline
@@ -90,11 +91,10 @@ def find_async_causes(
             series = _build_series(work, references, family, rank, usable)
             codes = list(family.codes)
             if work.seconds[usable, rank][:, codes].sum() >= MIN_MAKESPAN_SHARE * makespan_s:
-                local += find_series_causes(
-                    replace(series, own=series.own - drift(rank_timeline.ready_s[usable])),
-                    family.name,
-                    rank,
-                )
+                moved = drift(rank_timeline.ready_s[usable])
+                steady = replace(series, own=series.own - moved)
+                levels = measure_series_levels(steady)
+                local += find_series_causes(steady, levels, family.name, rank)
         found += _add_transfer_causes(
             local, rank_timeline, work.counted[: len(rank_timeline), rank], rank, makespan_s
         )
@@ -182,9 +182,8 @@ def _add_transfer_causes(
     if len(usable) < 2 * MIN_STEPS or seconds.sum() < MIN_MAKESPAN_SHARE * makespan_s:
         return local
     own = compute_log_ratio(seconds, np.full(len(seconds), usual_transfer_s(rank_timeline)))
-    found = find_series_causes(
-        LogRatioSeries(own, np.zeros(len(own)), usable, 0.0), NETWORK.name, rank
-    )
+    series = LogRatioSeries(own, np.zeros(len(own)), usable, 0.0)
+    found = find_series_causes(series, measure_series_levels(series), NETWORK.name, rank)
     marked = list(local)
     for cause in (each for each in found if each.kind == "dynamic"):
         culprits = [i for i, c in enumerate(marked) if is_starving(c, cause.first, cause.last)]

@@ -47,10 +47,25 @@ class LogRatioSeries:
     fleet_scatter: float
 
 
-def find_series_causes(series: LogRatioSeries, family: StragglerFamily, rank: int) -> list[Cause]:
-    """Return the deterministic cause of a series, if any, followed by its dynamic causes."""
+@dataclass(frozen=True)
+class SeriesLevels:
+    """Levels of a series, and the normal one of them, as a log ratio."""
+
+    levels: Levels
+    baseline: float
+
+
+def measure_series_levels(series: LogRatioSeries) -> SeriesLevels:
+    """Cut a series where its level changes, and find its normal level."""
     levels = segment_series(series.own)
-    baseline = find_baseline_level(levels, -float(np.median(series.to_fleet)))
+    return SeriesLevels(levels, find_baseline_level(levels, -float(np.median(series.to_fleet))))
+
+
+def find_series_causes(
+    series: LogRatioSeries, measured: SeriesLevels, family: StragglerFamily, rank: int
+) -> list[Cause]:
+    """Return the deterministic cause of a series, if any, followed by its dynamic causes."""
+    levels, baseline = measured.levels, measured.baseline
     intervals = find_slow_intervals(series.own, levels, baseline)
     whole = len(series.own)
     # An interval over the whole series is no change; it can only be deterministic.

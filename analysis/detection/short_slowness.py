@@ -8,7 +8,6 @@ most ranks are slow is a longer step and not the fault of a rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,40 +64,67 @@ def find_slow_steps(
     Returns:
         For each rank the groups of slow steps, most expensive first.
     """
-    relative = np.where(examined, logs - _measure_shared_slowness(logs), 0.0)
-    sigmas = np.array([_estimate_sigma(column) for column in relative.T])
-    slow = relative >= np.maximum(math.log(MIN_RATIO), MIN_Z * sigmas)
-    if not repeated:
-        slow &= slow.sum(axis=0) <= max(MAX_RARE_SHARE * len(slow), 1)
-    excess = np.where(slow, seconds * (1.0 - np.exp(-relative)), 0.0)
-    # Ranks are compared in units of their own usual steps, since a slow rank's spikes are longer.
-    lost = np.where(slow, np.expm1(relative), 0.0)
-    runs = [list(_split_runs(column)) for column in slow.T]
-    largest = np.array(
-        [max((lost[run, r].sum() for run in own), default=0.0) for r, own in enumerate(runs)]
-    )
-    totals = lost.sum(axis=0)
+    relative = logs - _measure_shared_slowness(logs)
+    relative[~examined] = 0.0
+    ranks = [
+        _RankSteps.measure(relative[:, rank], seconds[:, rank], repeated=repeated)
+        for rank in range(logs.shape[1])
+    ]
+    largest = np.array([each.largest_lost for each in ranks])
+    totals = np.array([each.lost.sum() for each in ranks])
     found = []
-    for rank, own in enumerate(runs):
+    for rank, each in enumerate(ranks):
         least = EXCEPTIONAL_RATIO * _measure_upper_quartile_of_others(largest, rank)
-        groups = [
-            run
-            for run in own
-            if excess[run, rank].sum() >= least_s and lost[run, rank].sum() >= least
-        ]
+        groups = [run for run in each.runs if each.is_long(run, least_s, least)]
         if repeated:
             groups = _merge_repeated(groups, relative[:, rank])
-            rest = slow[:, rank].copy()
-            rest[[step for group in groups for step in group]] = False
+            chosen = [step for group in groups for step in group.tolist()]
+            rest = np.setdiff1d(each.steps, chosen)
             least = EXCEPTIONAL_RATIO * _measure_upper_quartile_of_others(totals, rank)
-            is_long = excess[rest, rank].sum() >= least_s and lost[rest, rank].sum() >= least
-            if rest.sum() >= MIN_REPEATED and is_long:
-                groups.append(np.flatnonzero(rest))
-        groups.sort(key=lambda group: -excess[group, rank].sum())
+            if len(rest) >= MIN_REPEATED and each.is_long(rest, least_s, least):
+                groups.append(rest)
+        groups.sort(key=lambda group: -float(seconds[group, rank].sum()))
         found.append(
-            tuple(_measure_slow_steps(group, relative[:, rank], sigmas[rank]) for group in groups)
+            tuple(_measure_slow_steps(group, relative[:, rank], each.sigma) for group in groups)
         )
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _RankSteps:
+    """Slow steps of one rank: their indices, [K], and what they lost.
+
+    `excess_s` is in seconds. `lost` is in units of the rank's own usual steps, in which ranks are
+    compared: the spikes of a slow rank last longer. `runs` are consecutive slow steps.
+    """
+
+    steps: IntArray
+    excess_s: FloatArray
+    lost: FloatArray
+    runs: tuple[IntArray, ...]
+    sigma: float
+
+    @classmethod
+    def measure(cls, relative: FloatArray, seconds: FloatArray, *, repeated: bool) -> _RankSteps:
+        sigma = _estimate_sigma(relative)
+        steps = np.flatnonzero(relative >= max(math.log(MIN_RATIO), MIN_Z * sigma))
+        if not repeated and len(steps) > max(MAX_RARE_SHARE * len(relative), 1):
+            steps = steps[:0]
+        borders = np.flatnonzero(np.diff(steps) > 1) + 1
+        runs = tuple(np.split(steps, borders)) if len(steps) else ()
+        level = relative[steps]
+        return cls(steps, seconds[steps] * -np.expm1(-level), np.expm1(level), runs, sigma)
+
+    @property
+    def largest_lost(self) -> float:
+        return max((self._sum(self.lost, run) for run in self.runs), default=0.0)
+
+    def is_long(self, steps: IntArray, least_s: float, least: float) -> bool:
+        """Return whether slow steps exceed the usual duration by so many seconds and steps."""
+        return self._sum(self.excess_s, steps) >= least_s and self._sum(self.lost, steps) >= least
+
+    def _sum(self, values: FloatArray, steps: IntArray) -> float:
+        return float(values[np.searchsorted(self.steps, steps)].sum())
 
 
 def compute_ratio_confidence(level: float, sigma: float, count: int) -> float:
@@ -124,13 +150,6 @@ def _measure_shared_slowness(logs: FloatArray) -> FloatArray:
 def _estimate_sigma(logs: FloatArray) -> float:
     deviation = np.abs(logs - np.median(logs))
     return max(_TO_SIGMA * float(np.median(deviation)), _MIN_SIGMA)
-
-
-def _split_runs(slow: BoolArray) -> Iterator[IntArray]:
-    """Yield the runs of consecutive slow steps."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], slow, [False]]).astype(np.int8)))
-    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        yield np.arange(begin, end)
 
 
 def _merge_repeated(runs: list[IntArray], relative: FloatArray) -> list[IntArray]:

@@ -24,8 +24,10 @@ from laggard.analysis.replay.lockstep.lockstep_analysis import (
 )
 from laggard.analysis.replay.lockstep.maxplus import compute_makespan
 from laggard.analysis.replay.lockstep.residual_waits import (
+    RankWaits,
     ResidualWaits,
     measure_residual_waits,
+    measure_waits,
 )
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RankHost, RunData
@@ -96,7 +98,7 @@ class AnalysisResult:
     without_causes_s: float
     modeled_s: float
     waits: ResidualWaits | None = None
-    observed_waits: ResidualWaits | None = None
+    observed_waits: RankWaits | None = None
     notes: tuple[str, ...] = ()
     costed: bool = True
     common_steps: bool = True
@@ -174,7 +176,7 @@ def analyze_lockstep(
         found = found.with_causes(causes)
         prices = _price_causes(found)
     waits = measure_residual_waits(found.replay.schedule_without_causes(), timeline.group)
-    observed_waits = measure_residual_waits(found.replay.schedule, timeline.group)
+    observed_waits = measure_waits(found.replay.schedule)
     del found  # the schedule of a long run takes much memory and is not needed any more
     makespan_s = timeline.makespan
     compute, wait, transfer = (

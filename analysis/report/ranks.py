@@ -19,12 +19,12 @@ def build_ranks_table(run: RunData, analysis: AnalysisResult) -> ReportTable:
         (
             "Rank",
             "Host",
-            "Last at",
+            "Collectives it was last at",
             "Others waited for it",
             "It waited",
             "Overlapped communication",
-            "Speed, of the fastest",
-            "Speed at the end, of its best",
+            "Compute speed, of the fastest",
+            "At the end, of its best",
         ),
         tuple(rows),
     )
@@ -38,7 +38,7 @@ def _format_row(values: RankValues) -> tuple[str, ...]:
     return (
         str(values["rank"]),
         str(values["host"]),
-        "-" if last is None else f"{last} collectives",
+        "-" if last is None else str(last),
         "-" if caused_s is None else format_seconds(float(caused_s)),
         format_seconds(float(values["wait_s"] or 0.0)),
         "-" if communicated_s <= 0 else format_percent(overlapped_s / communicated_s),

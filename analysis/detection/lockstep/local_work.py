@@ -10,7 +10,7 @@ import numpy as np
 
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.families import FamilySpec
-from laggard.analysis.detection.intervals import MIN_STEPS, find_baseline_level, segment_series
+from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.detection.lockstep.cause_detector import DetectionInput
 from laggard.analysis.detection.lockstep.family_work import FamilyWork
 from laggard.analysis.detection.lockstep.few_steps import find_few_step_causes
@@ -19,6 +19,7 @@ from laggard.analysis.detection.series_causes import (
     MIN_MAKESPAN_SHARE,
     LogRatioSeries,
     find_series_causes,
+    measure_series_levels,
 )
 from laggard.analysis.detection.short_slowness import find_slow_steps
 from laggard.analysis.tables.columns import FloatArray, IntArray
@@ -52,11 +53,15 @@ class LocalWorkDetector:
         if len(usable) < 2 * MIN_STEPS:
             return (*found, *find_few_step_causes(work, ranks, usable))
         series = {rank: self._build_series(run, work, rank, usable) for rank in ranks}
+        levels = {rank: measure_series_levels(each) for rank, each in series.items()}
         steady = {
-            rank: find_series_causes(each, self.family.name, rank) for rank, each in series.items()
+            rank: find_series_causes(each, levels[rank], self.family.name, rank)
+            for rank, each in series.items()
         }
-        short = _find_short_causes(work, series, steady, usable, least_s) if series else ()
-        return (*found, *(cause for causes in steady.values() for cause in causes), *short)
+        baselines = {rank: each.baseline for rank, each in levels.items()}
+        found_steady = (cause for causes in steady.values() for cause in causes)
+        short = _find_short_causes(work, series, baselines, steady, least_s)
+        return (*found, *found_steady, *short)
 
     def _sum_seconds(self, work: FamilyWork, rank: int, usable: IntArray) -> float:
         stalls = self.family.counts_unrecorded
@@ -82,17 +87,16 @@ class LocalWorkDetector:
 def _find_short_causes(
     work: FamilyWork,
     series: dict[int, LogRatioSeries],
+    baselines: dict[int, float],
     steady: dict[int, list[Cause]],
-    usable: IntArray,
     least_s: float,
 ) -> Iterator[Cause]:
     """Yield causes of slow steps outside the intervals that were found."""
     ranks = list(series)
-    baselines = [
-        find_baseline_level(segment_series(each.own), -float(np.median(each.to_fleet)))
-        for each in series.values()
-    ]
-    logs = np.stack([each.own for each in series.values()], axis=1) - np.array(baselines)
+    if not ranks:
+        return
+    usable = series[ranks[0]].usable
+    logs = np.stack([series[rank].own - baselines[rank] for rank in ranks], axis=1)
     seconds = np.stack([work.seconds_of(rank)[usable] for rank in ranks], axis=1)
     examined = np.ones_like(logs, dtype=np.bool_)
     for column, rank in enumerate(ranks):
@@ -101,7 +105,7 @@ def _find_short_causes(
                 inside = (usable >= cause.first) & (usable <= cause.last)
                 examined[inside, column] = False
     slow = find_slow_steps(logs, seconds, examined, least_s)
-    for rank, baseline, groups in zip(ranks, baselines, slow, strict=True):
+    for rank, groups in zip(ranks, slow, strict=True):
         for group in groups:
             steps = usable[group.steps]
             yield Cause(
@@ -112,7 +116,7 @@ def _find_short_causes(
                 int(steps[-1]),
                 math.exp(group.level),
                 group.confidence,
-                baseline,
+                baselines[rank],
                 steps=tuple(steps.tolist()),
                 is_short=True,
             )

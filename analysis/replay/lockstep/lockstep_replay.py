@@ -51,9 +51,10 @@ class LockstepReplay:
             local[rows, removal.rank] -= removal.seconds
         np.maximum(local, 0.0, out=local)
         factor = self._compute_factor(np.arange(count)[None, :], removed)[0, 0]
-        return replace(
-            self.schedule, local=local, transfer=self.schedule.transfer * factor[:, None]
-        )
+        transfer = self.schedule.transfer
+        if (factor != 1.0).any():
+            transfer = transfer * factor[:, None]
+        return replace(self.schedule, local=local, transfer=transfer)
 
     def costs(self, seed: int) -> FloatArray:
         """Return each cause's Shapley share of T - T(all removed), in virtual seconds, [causes]."""

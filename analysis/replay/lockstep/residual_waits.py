@@ -6,7 +6,7 @@ jitter, which makes every rank late by turns, and the rest, which is unexplained
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,22 +21,31 @@ _TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True)
-class ResidualWaits:
-    """Waiting without all causes: W ranks; seconds are means over the ranks.
+class RankWaits:
+    """Waiting of W ranks for one another; seconds are means over the ranks.
 
     Attributes:
         wait_s: mean seconds that a rank waits for others.
-        jitter_s: mean seconds that jitter alone would make it wait.
         caused_s: seconds that the other ranks wait for each rank, divided by their number, [W].
         times_last: number of barriers at which each rank is the last to arrive, [W].
         barriers: number of barriers at which a rank waits.
     """
 
     wait_s: float
-    jitter_s: float
     caused_s: FloatArray
     times_last: IntArray
     barriers: int
+
+
+@dataclass(frozen=True)
+class ResidualWaits(RankWaits):
+    """Waiting without all causes.
+
+    Attributes:
+        jitter_s: mean seconds that jitter alone would make a rank wait.
+    """
+
+    jitter_s: float
 
     @property
     def unexplained_s(self) -> float:
@@ -44,23 +53,32 @@ class ResidualWaits:
         return max(self.wait_s - self.jitter_s, 0.0)
 
 
+def measure_waits(schedule: Schedule) -> RankWaits:
+    """Measure the waiting in a schedule; its last barrier, the end of the run, does not count."""
+    world = schedule.local.shape[1]
+    wait_s, caused_s, times_last = _replay_waits(schedule)
+    return RankWaits(
+        wait_s / world, caused_s / max(world - 1, 1), times_last, int(times_last.sum())
+    )
+
+
 def measure_residual_waits(schedule: Schedule, group: IntArray) -> ResidualWaits:
     """Measure the waiting in a schedule from which all causes have been removed.
 
     Args:
-        schedule: durations without the causes; the end of the run is its last barrier.
+        schedule: durations without the causes. Its local work is overwritten, since arrays of a
+            long run are large.
         group: number of the collective within its step of each barrier but the last, [E];
             negative for a pause.
     """
-    world = schedule.local.shape[1]
-    wait_s, caused_s, times_last = _replay_waits(schedule)
-    jitter_s, _, _ = _replay_waits(replace(schedule, local=_keep_jitter(schedule.local, group)))
+    waits = measure_waits(schedule)
+    _reduce_to_jitter(schedule.local, group)
     return ResidualWaits(
-        wait_s=wait_s / world,
-        jitter_s=jitter_s / world,
-        caused_s=caused_s / max(world - 1, 1),
-        times_last=times_last,
-        barriers=int(times_last.sum()),
+        waits.wait_s,
+        waits.caused_s,
+        waits.times_last,
+        waits.barriers,
+        jitter_s=measure_waits(schedule).wait_s,
     )
 
 
@@ -107,23 +125,28 @@ def _compute_leaving(schedule: Schedule, barrier: int, arrival: FloatArray) -> F
     return leaving
 
 
-def _keep_jitter(local: FloatArray, group: IntArray) -> FloatArray:
-    """Return durations that keep only the jitter of ranks about their own usual durations.
+def _reduce_to_jitter(local: FloatArray, group: IntArray) -> None:
+    """Replace durations by the jitter of ranks about their own usual durations, in place.
 
     Deviations beyond 3.5 standard deviations are cut, unless most other ranks have such deviations
     too: spikes that every rank has are part of the jitter.
     """
-    jitter = np.zeros_like(local)
-    for number in np.unique(group[group >= 0]):
-        rows = np.flatnonzero(group == number)
-        if len(rows) < MIN_BARRIERS:
-            continue
-        usual = np.median(local[rows], axis=0)
-        deviation = local[rows] - usual
-        bound = JITTER_SIGMAS * _TO_SIGMA * np.median(np.abs(deviation), axis=0)
-        bound = np.maximum(bound, _find_common_deviation(deviation.max(axis=0)))
-        jitter[rows] = np.clip(deviation, -bound, bound)
-    return jitter
+    numbers, counts = np.unique(group, return_counts=True)
+    judged = numbers[(numbers >= 0) & (counts >= MIN_BARRIERS)]
+    rows_of = [np.flatnonzero(group == number) for number in judged]
+    rest = np.append(~np.isin(group, judged), True)
+    local[rest] = 0.0
+    for rows in rows_of:
+        bound, largest = np.empty(local.shape[1]), np.empty(local.shape[1])
+        # One rank at a time, because arrays of all ranks are large.
+        for rank in range(local.shape[1]):
+            deviation = local[rows, rank] - np.median(local[rows, rank])
+            bound[rank] = JITTER_SIGMAS * _TO_SIGMA * np.median(np.abs(deviation))
+            largest[rank] = deviation.max()
+            local[rows, rank] = deviation
+        bound = np.maximum(bound, _find_common_deviation(largest))
+        for rank in range(local.shape[1]):
+            local[rows, rank] = np.clip(local[rows, rank], -bound[rank], bound[rank])
 
 
 def _find_common_deviation(largest: FloatArray) -> FloatArray:
