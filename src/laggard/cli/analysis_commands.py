@@ -192,7 +192,7 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
         format_comparison,
         to_comparison_document,
     )
-    from laggard.run_folder.analyze import find_analyzed_run
+    from laggard.run_folder.recovery import find_analyzed_run
 
     setups, left_out = compare_folders([find_analyzed_run(each, runs) for each in run])
     print_text(

@@ -96,25 +96,6 @@ def analyze_in_memory(path: Path) -> tuple[RunData, AnalysisResult | None]:
     return run, analyze_if_trained(run)
 
 
-def find_analyzed_run(text: str, runs: Path) -> Path:
-    """Find the run folder that a user means; a trace of another tool is analyzed into one.
-
-    Args:
-        text: a trace, or what `find_collected_run` finds.
-        runs: folder of all runs.
-
-    Raises:
-        InputError: nothing matches, or the trace is damaged.
-    """
-    from laggard.analysis.formats.registry import is_foreign_trace
-    from laggard.run_folder.recovery import find_collected_run
-
-    path = Path(text)
-    return (
-        analyze_path(path, None, runs) if is_foreign_trace(path) else find_collected_run(text, runs)
-    )
-
-
 def _write_reference(run: RunData, path: Path, trace_format: TraceFormat, folder: Path) -> None:
     from laggard.analysis.formats.bytedance.from_run import run_to_operations
     from laggard.analysis.formats.bytedance.parquet_file import read_operations

@@ -38,6 +38,25 @@ def find_collected_run(text: str, root: Path) -> Path:
     return folder
 
 
+def find_analyzed_run(text: str, runs: Path) -> Path:
+    """Find the run folder that a user means; a trace of another tool is analyzed into one.
+
+    Args:
+        text: a trace, or what `find_collected_run` finds.
+        runs: folder of all runs.
+
+    Raises:
+        InputError: nothing matches, or the trace is damaged.
+    """
+    from laggard.analysis.formats.registry import is_foreign_trace
+    from laggard.run_folder.analyze import analyze_path
+
+    path = Path(text)
+    return (
+        analyze_path(path, None, runs) if is_foreign_trace(path) else find_collected_run(text, runs)
+    )
+
+
 def recover_run(folder: Path) -> bool:
     """Write tables, record and report of a run that was killed before it did so itself.
 
