@@ -126,6 +126,8 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     unexplained = format_unexplained_waits(analysis)
     # Nobody may read that there is no straggler beside waiting that nothing explains.
     findings = () if unexplained and not analysis.findings else format_findings(run, analysis)
+    # A rank without others has no costs that could be unreliable.
+    is_alone = len(analysis.hosts) == 1 and not analysis.findings
     jitter = format_jitter(analysis)
     # The largest loss comes first.
     is_small = analysis.waits is None or analysis.waits.jitter_s <= analysis.lost_s
@@ -133,7 +135,7 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     return AnswerParts(
         state,
         (*unexplained, *findings, *format_decisions(run)),
-        () if unexplained else format_remainder(analysis),
+        () if unexplained or is_alone else format_remainder(analysis),
     )
 
 
