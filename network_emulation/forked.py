@@ -179,6 +179,14 @@ def _run_and_answer(function: Callable[[], _T], reading: int, writing: int) -> i
         result = function()
     except LaggardError as error:
         result = pack_error(error)
+    except OSError as error:
+        # A network or a process that is gone is no fault of the function.
+        result = pack_error(
+            EmulationError(
+                f"the emulation failed while it was set up or measured: {error.strerror or error} —"
+                " one of its processes may have ended; see the files in the run's logs folder"
+            )
+        )
     except Exception as error:  # noqa: BLE001 - it crosses to the caller as one message
         result = pack_error(EmulationError(f"{type(error).__name__}: {error}"))
         traceback.print_exc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import resource
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.core.errors import InputError
+from laggard.core.errors import EmulationError, InputError
 from laggard.network_emulation.forked import companion_is_alive, run_forked, start_forked
 
 OBJECTS = 200_000
@@ -56,3 +57,12 @@ def test_a_started_call_raises_what_its_function_raised() -> None:
 
     with start_forked("laggard-test", refuse) as call, pytest.raises(InputError, match="no"):
         call.result()
+
+
+def test_a_network_that_is_gone_is_one_message(capfd: pytest.CaptureFixture[str]) -> None:
+    def send() -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    with pytest.raises(EmulationError, match="Network is unreachable — one of its processes may"):
+        run_forked("laggard-probe", send)
+    assert "Traceback" not in capfd.readouterr().err
