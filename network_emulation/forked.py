@@ -13,6 +13,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 
 from laggard.core import linux
 from laggard.core.errors import EmulationError, LaggardError
+from laggard.core.termination_signals import hold_signals
 
 _T = TypeVar("_T")
 
@@ -59,7 +60,9 @@ def fork_companion(name: str, body: Callable[[], int]) -> int:
         Its process id.
     """
     parent = os.getpid()
-    pid = os.fork()
+    # An exception of a signal handler would be lost in the functions that libraries run at a fork.
+    with hold_signals():
+        pid = os.fork()
     if pid == 0:
         _run_companion(parent, name, body)
     return pid

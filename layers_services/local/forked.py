@@ -13,6 +13,7 @@ from typing import NoReturn
 from laggard.core import linux
 from laggard.core.disk_space import describe_os_error, is_disk_error
 from laggard.core.errors import DeploymentError
+from laggard.core.termination_signals import hold_signals
 
 
 def require_one_thread(purpose: str) -> None:
@@ -45,7 +46,10 @@ def fork_process(purpose: str) -> int:
     require_one_thread(purpose)
     flush_output()
     try:
-        return os.fork()
+        # An exception of a signal handler would be lost in the functions that libraries run at a
+        # fork.
+        with hold_signals():
+            return os.fork()
     except OSError as error:
         raise DeploymentError(
             f"{purpose} requires another process, which the kernel refused: {error}; check"

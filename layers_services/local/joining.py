@@ -19,6 +19,7 @@ from types import FrameType
 
 from laggard.core import linux
 from laggard.core.errors import DeploymentError
+from laggard.core.termination_signals import hold_signals
 from laggard.layers_services.local.forked import end_with, flush_output, require_one_thread
 
 _OWN = ("user", "mnt", "ipc", "pid")
@@ -184,7 +185,8 @@ def run_inside(
     """
     flush_output()
     try:
-        pid = os.fork()
+        with hold_signals():
+            pid = os.fork()
     except OSError as error:
         raise DeploymentError(
             f"no process can be created in the host ({error}): check that the emulation is still"
