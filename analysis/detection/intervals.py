@@ -26,9 +26,9 @@ MEDIAN_WINDOW = 9
 # Change points are searched in chunks of this many steps. A chunk's border counts as a change
 # point too; adjacent slow segments are joined later.
 _CHUNK = 4000
-# Of a normal distribution: standard deviation over median absolute deviation, and the distance
-# from the median to a quartile in standard deviations.
-_TO_SIGMA = 1.4826
+TO_SIGMA = 1.4826
+"""Standard deviation over median absolute deviation, of a normal distribution."""
+# The distance from the median to a quartile, in standard deviations.
 _QUARTILE_SIGMAS = 0.6745
 
 
@@ -83,9 +83,17 @@ class Levels:
             excess: measured log ratio.
             length: number of steps over which it was measured; errors are taken as normal.
         """
-        return 0.5 * (
-            1.0 + math.erf((excess - math.log(MIN_RATIO)) / self.error(length) / math.sqrt(2.0))
-        )
+        return compute_confidence(excess, self.error(length))
+
+
+def compute_confidence(level: float, error: float) -> float:
+    """Return the probability that a true ratio is 1.10 or more.
+
+    Args:
+        level: measured log ratio.
+        error: its standard error; errors are taken as normal.
+    """
+    return 0.5 * (1.0 + math.erf((level - math.log(MIN_RATIO)) / error / math.sqrt(2.0)))
 
 
 def measure_segment(values: FloatArray, first: int, last: int) -> Segment:
@@ -124,7 +132,7 @@ def estimate_noise_sigma(values: FloatArray) -> float:
     """
     if len(values) < 2:
         return MIN_SCALE
-    return max(_TO_SIGMA * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2.0), 1e-3)
+    return max(TO_SIGMA * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2.0), 1e-3)
 
 
 def segment_series(values: FloatArray) -> Levels:
@@ -210,7 +218,7 @@ def _estimate_scatter(values: FloatArray, segments: tuple[Segment, ...]) -> floa
         )
         for part, n in zip(segments, tens, strict=True)
     ]
-    return _TO_SIGMA * float(np.median(np.concatenate(off)))
+    return TO_SIGMA * float(np.median(np.concatenate(off)))
 
 
 def find_baseline_level(levels: Levels, at_normal: float | None = None) -> float:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.detection.intervals import MERGE_RATIO, MIN_RATIO, MIN_Z
+from laggard.analysis.detection.intervals import (
+    MERGE_RATIO,
+    MIN_RATIO,
+    MIN_Z,
+    TO_SIGMA,
+    compute_confidence,
+)
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 
 MIN_REPEATED = 3
@@ -20,7 +26,6 @@ MIN_REPEATED = 3
 MAX_RARE_SHARE = 0.1
 EXCEPTIONAL_RATIO = 3.0
 """Ratio of a rank's slow steps to those of the other ranks from which they are not noise."""
-_TO_SIGMA = 1.4826
 _MIN_SIGMA = 0.02
 
 
@@ -70,18 +75,18 @@ def find_slow_steps(
         _RankSteps.measure(relative[:, rank], seconds[:, rank], repeated=repeated)
         for rank in range(logs.shape[1])
     ]
-    largest = np.array([each.largest_lost for each in ranks])
-    totals = np.array([each.lost.sum() for each in ranks])
+    largest, total = (
+        EXCEPTIONAL_RATIO * find_upper_quartile_of_others(np.array(values))
+        for values in zip(*((each.largest_lost, each.lost.sum()) for each in ranks), strict=True)
+    )
     found = []
     for rank, each in enumerate(ranks):
-        least = EXCEPTIONAL_RATIO * _measure_upper_quartile_of_others(largest, rank)
-        groups = [run for run in each.runs if each.is_long(run, least_s, least)]
+        groups = [run for run in each.runs if each.is_long(run, least_s, largest[rank])]
         if repeated:
             groups = _merge_repeated(groups, relative[:, rank])
             chosen = [step for group in groups for step in group.tolist()]
             rest = np.setdiff1d(each.steps, chosen)
-            least = EXCEPTIONAL_RATIO * _measure_upper_quartile_of_others(totals, rank)
-            if len(rest) >= MIN_REPEATED and each.is_long(rest, least_s, least):
+            if len(rest) >= MIN_REPEATED and each.is_long(rest, least_s, total[rank]):
                 groups.append(rest)
         groups.sort(key=lambda group: -float(seconds[group, rank].sum()))
         found.append(
@@ -136,7 +141,7 @@ def compute_ratio_confidence(level: float, sigma: float, count: int) -> float:
         count: number of steps.
     """
     error = max(sigma, _MIN_SIGMA) * math.sqrt(math.pi / 2.0 / count)
-    return 0.5 * (1.0 + math.erf((level - math.log(MIN_RATIO)) / error / math.sqrt(2.0)))
+    return compute_confidence(level, error)
 
 
 def _measure_shared_slowness(logs: FloatArray) -> FloatArray:
@@ -149,7 +154,7 @@ def _measure_shared_slowness(logs: FloatArray) -> FloatArray:
 
 def _estimate_sigma(logs: FloatArray) -> float:
     deviation = np.abs(logs - np.median(logs))
-    return max(_TO_SIGMA * float(np.median(deviation)), _MIN_SIGMA)
+    return max(TO_SIGMA * float(np.median(deviation)), _MIN_SIGMA)
 
 
 def _merge_repeated(runs: list[IntArray], relative: FloatArray) -> list[IntArray]:
@@ -164,10 +169,16 @@ def _merge_repeated(runs: list[IntArray], relative: FloatArray) -> list[IntArray
     return merged
 
 
-def _measure_upper_quartile_of_others(lost: FloatArray, rank: int) -> float:
-    """Return the upper quartile of what the other ranks lost."""
-    rest = np.delete(lost, rank)
-    return float(np.quantile(rest, 0.75, method="higher")) if len(rest) else 0.0
+def find_upper_quartile_of_others(values: FloatArray) -> FloatArray:
+    """Return for each rank the upper quartile of the other ranks' values, [W]; 0 for one rank."""
+    if len(values) < 2:
+        return np.zeros_like(values)
+    ordered = np.sort(values)
+    place = -(-3 * (len(values) - 2) // 4)
+    # Without a rank, the ranks above it move down by one place.
+    without_above, without_below = ordered[place], ordered[place + 1]
+    quartiles: FloatArray = np.where(values > without_above, without_above, without_below)
+    return quartiles
 
 
 def _measure_slow_steps(steps: IntArray, relative: FloatArray, sigma: float) -> SlowSteps:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from laggard.analysis.detection.causes import Cause
-from laggard.analysis.detection.intervals import MIN_RATIO, MIN_Z
+from laggard.analysis.detection.intervals import MIN_RATIO, MIN_Z, TO_SIGMA
 from laggard.analysis.detection.lockstep.family_work import FamilyWork
 from laggard.analysis.detection.reference import (
     MIN_SCATTER,
@@ -23,8 +23,6 @@ from laggard.analysis.detection.reference import (
 from laggard.analysis.detection.series_causes import DETERMINISTIC_SHARE
 from laggard.analysis.detection.short_slowness import compute_ratio_confidence
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
-
-_TO_SIGMA = 1.4826
 
 
 def find_few_step_causes(
@@ -72,7 +70,7 @@ def _compare_with_fastest(
     deviations = np.abs(relative[:, leaders])
     # One of the leaders is the median of each step and deviates by nothing.
     apart = np.sort(deviations, axis=None)[len(usable) :]
-    noise = _TO_SIGMA * float(np.median(apart)) if len(apart) else 0.0
+    noise = TO_SIGMA * float(np.median(apart)) if len(apart) else 0.0
     return relative, max(noise, MIN_SCATTER)
 
 

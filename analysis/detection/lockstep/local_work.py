@@ -102,8 +102,7 @@ def _find_short_causes(
     for column, rank in enumerate(ranks):
         for cause in steady[rank]:
             if cause.kind == "dynamic":
-                inside = (usable >= cause.first) & (usable <= cause.last)
-                examined[inside, column] = False
+                examined[cause.covers(len(work.timeline.steps))[usable], column] = False
     slow = find_slow_steps(logs, seconds, examined, least_s)
     for rank, groups in zip(ranks, slow, strict=True):
         for group in groups:

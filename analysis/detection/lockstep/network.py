@@ -27,10 +27,13 @@ from laggard.analysis.detection.links import (
 )
 from laggard.analysis.detection.lockstep.cause_detector import DetectionInput
 from laggard.analysis.detection.series_causes import MIN_MAKESPAN_SHARE, is_starving
-from laggard.analysis.detection.short_slowness import MIN_REPEATED, find_slow_steps
+from laggard.analysis.detection.short_slowness import find_slow_steps
 from laggard.analysis.detection.transfers import Transfers
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, LinkColumns
 from laggard.analysis.tables.timelines.timeline import Timeline
+
+MIN_COMPARED = 3
+"""Least number of steps with transfers that can be compared with one another."""
 
 
 def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple[Cause, ...]:
@@ -44,7 +47,7 @@ def find_transfer_causes(run: DetectionInput, found: tuple[Cause, ...]) -> tuple
     timeline, transfers, links, hosts = run.timeline, run.transfers, run.links, run.hosts
     usable = np.flatnonzero(~timeline.warm_up & transfers.has_transfers)
     least_s = MIN_MAKESPAN_SHARE * timeline.makespan
-    if len(usable) < MIN_REPEATED or transfers.step_seconds.sum() < least_s:
+    if len(usable) < MIN_COMPARED or transfers.step_seconds.sum() < least_s:
         return found
     slow = _find_slow_transfers(run, usable, least_s)
     windows = [_build_window(timeline, links, each.first, each.last) for each in slow]

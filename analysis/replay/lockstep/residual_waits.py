@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.analysis.detection.intervals import TO_SIGMA
+from laggard.analysis.detection.short_slowness import find_upper_quartile_of_others
 from laggard.analysis.replay.lockstep.maxplus import Schedule
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
@@ -17,7 +19,6 @@ from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
 MIN_BARRIERS = 10
 """Least number of a collective's occurrences in which its jitter can be told from a cause."""
 JITTER_SIGMAS = 3.5
-_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True)
@@ -141,21 +142,9 @@ def _reduce_to_jitter(local: FloatArray, group: IntArray) -> None:
         # One rank at a time, because arrays of all ranks are large.
         for rank in range(local.shape[1]):
             deviation = local[rows, rank] - np.median(local[rows, rank])
-            bound[rank] = JITTER_SIGMAS * _TO_SIGMA * np.median(np.abs(deviation))
+            bound[rank] = JITTER_SIGMAS * TO_SIGMA * np.median(np.abs(deviation))
             largest[rank] = deviation.max()
             local[rows, rank] = deviation
-        bound = np.maximum(bound, _find_common_deviation(largest))
+        bound = np.maximum(bound, find_upper_quartile_of_others(largest))
         for rank in range(local.shape[1]):
             local[rows, rank] = np.clip(local[rows, rank], -bound[rank], bound[rank])
-
-
-def _find_common_deviation(largest: FloatArray) -> FloatArray:
-    """Return the upper quartile of the other ranks' largest deviations, for each rank, [W]."""
-    if len(largest) < 2:
-        return np.zeros_like(largest)
-    ordered = np.sort(largest)
-    place = -(-3 * (len(largest) - 2) // 4)
-    # Without a rank, the ranks above it move down by one place.
-    without_above, without_below = ordered[place], ordered[place + 1]
-    common: FloatArray = np.where(largest > without_above, without_above, without_below)
-    return common
