@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -13,14 +14,48 @@ from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.timelines.timeline import Timeline
 
 
-@dataclass(frozen=True)
-class FamilyWork:
-    """Work of one family in a run: S steps, W ranks.
+class FamilyWork(Protocol):
+    """Work of one family in a run: S steps, W ranks."""
 
-    The durations of a family with unrecorded time include the usual duration of a step's other
-    work, once. A healthy rank has almost no unrecorded time, so a ratio to that alone would be
-    meaningless.
-    """
+    @property
+    def timeline(self) -> Timeline:
+        """Return the timeline of the run."""
+        ...
+
+    @property
+    def family(self) -> FamilySpec:
+        """Return the family."""
+        ...
+
+    def taken_of(self, rank: int) -> FloatArray:
+        """Return the seconds that the family alone takes in each step of a rank, [S]."""
+        ...
+
+    def seconds_of(self, rank: int) -> FloatArray:
+        """Return the seconds of each step of a rank that are compared, [S]."""
+        ...
+
+    def own_of(self, rank: int) -> FloatArray:
+        """Return the usual duration of the rank itself, [S]."""
+        ...
+
+    def fleet_of(self, rank: int) -> FloatArray:
+        """Return the usual duration of the fastest ranks, [S]."""
+        ...
+
+
+def measure_family_work(
+    timeline: Timeline, references: References, family: FamilySpec
+) -> FamilyWork:
+    """Return the work of a family of local work."""
+    if family.counts_unrecorded:
+        return StalledWork(timeline, references, family)
+    return RecordedWork(timeline, references, family)
+
+
+@dataclass(frozen=True)
+class RecordedWork:
+    """Work of a family that has only phases."""
 
     timeline: Timeline
     references: References
@@ -28,31 +63,51 @@ class FamilyWork:
 
     def seconds_of(self, rank: int) -> FloatArray:
         """Return the seconds of the family in each step of a rank, [S]."""
-        if self.family.counts_unrecorded:
-            return np.asarray(self._usual_step_s[rank] + self._stalled_s[rank])
-        return np.asarray(
-            self.timeline.work.of_rank(rank, self.family.codes).sum(axis=1), dtype=np.float64
-        )
+        seconds = self.timeline.work.of_rank(rank, self.family.codes).sum(axis=1)
+        return np.asarray(seconds, dtype=np.float64)
+
+    taken_of = seconds_of
 
     def own_of(self, rank: int) -> FloatArray:
         """Return the usual duration of the rank itself, [S]."""
-        if self.family.counts_unrecorded:
-            own = self._usual_step_s[rank] + self._usual_stalled_s[rank]
-            return np.full(len(self.timeline.steps), own)
         return self.references.own.total(rank, self.family.codes)
 
     def fleet_of(self, rank: int) -> FloatArray:
         """Return the usual duration of the fastest ranks, [S]."""
-        if self.family.counts_unrecorded:
-            usual = self._usual_step_s[rank] + self.fleet_stalled_s(rank)
-            return np.full(len(self.timeline.steps), usual)
         return self.references.fleet.total(rank, self.family.codes)
+
+
+@dataclass(frozen=True)
+class StalledWork:
+    """Work of a family with unrecorded time, which makes a rank stall.
+
+    The compared durations include the usual duration of a step's other work, once. A healthy rank
+    has almost no unrecorded time, so a ratio to that alone would be meaningless.
+    """
+
+    timeline: Timeline
+    references: References
+    family: FamilySpec
+
+    def seconds_of(self, rank: int) -> FloatArray:
+        """Return the seconds of each step of a rank, with the usual other work, [S]."""
+        return np.asarray(self._usual_step_s[rank] + self._stalled_s[rank])
+
+    def own_of(self, rank: int) -> FloatArray:
+        """Return the usual duration of the rank itself, [S]."""
+        own = self._usual_step_s[rank] + self._usual_stalled_s[rank]
+        return np.full(len(self.timeline.steps), own)
+
+    def fleet_of(self, rank: int) -> FloatArray:
+        """Return the usual duration of the fastest ranks, [S]."""
+        usual = self._usual_step_s[rank] + self.fleet_stalled_s(rank)
+        return np.full(len(self.timeline.steps), usual)
 
     def usual_step_s(self, rank: int) -> float:
         """Return the usual seconds of a step's recorded local work of a rank."""
         return float(self._usual_step_s[rank])
 
-    def stalled_of(self, rank: int) -> FloatArray:
+    def taken_of(self, rank: int) -> FloatArray:
         """Return the unrecorded seconds, and those of the family's phases, of each step, [S].
 
         Those after the last barrier are part of the last step. They are not part of `seconds_of`,

@@ -12,7 +12,7 @@ from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.families import FamilySpec
 from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.detection.lockstep.cause_detector import DetectionInput
-from laggard.analysis.detection.lockstep.family_work import FamilyWork
+from laggard.analysis.detection.lockstep.family_work import FamilyWork, measure_family_work
 from laggard.analysis.detection.lockstep.few_steps import find_few_step_causes
 from laggard.analysis.detection.reference import compute_log_ratio
 from laggard.analysis.detection.series_causes import (
@@ -43,12 +43,12 @@ class LocalWorkDetector:
         usable = np.flatnonzero(~run.timeline.warm_up)
         if not len(usable):
             return found
-        work = FamilyWork(run.timeline, run.references, self.family)
+        work = measure_family_work(run.timeline, run.references, self.family)
         least_s = MIN_MAKESPAN_SHARE * run.timeline.makespan
         ranks = [
             rank
             for rank in range(run.timeline.samples.shape[1])
-            if self._sum_seconds(work, rank, usable) >= least_s
+            if work.taken_of(rank)[usable].sum() >= least_s
         ]
         if len(usable) < 2 * MIN_STEPS:
             return (*found, *find_few_step_causes(work, ranks, usable))
@@ -62,11 +62,6 @@ class LocalWorkDetector:
         found_steady = (cause for causes in steady.values() for cause in causes)
         short = _find_short_causes(work, series, baselines, steady, least_s)
         return (*found, *found_steady, *short)
-
-    def _sum_seconds(self, work: FamilyWork, rank: int, usable: IntArray) -> float:
-        stalls = self.family.counts_unrecorded
-        seconds = work.stalled_of(rank) if stalls else work.seconds_of(rank)
-        return float(seconds[usable].sum())
 
     def _build_series(
         self, run: DetectionInput, work: FamilyWork, rank: int, usable: IntArray

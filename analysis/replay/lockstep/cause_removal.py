@@ -15,7 +15,7 @@ import numpy as np
 
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_median
-from laggard.analysis.detection.lockstep.family_work import FamilyWork
+from laggard.analysis.detection.lockstep.family_work import StalledWork
 from laggard.analysis.detection.reference import References
 from laggard.analysis.detection.transfers import Transfers
 from laggard.analysis.replay.lockstep.saved_time import SavedTime
@@ -196,9 +196,9 @@ def _plan_stall_removal(
     """
     cause, timeline = causes[index], saved_time.timeline
     assert cause.rank is not None
-    work = FamilyWork(timeline, references, cause.spec)
+    work = StalledWork(timeline, references, cause.spec)
     steps = len(timeline.steps)
-    stalled, fleet_s = work.stalled_of(cause.rank), work.fleet_stalled_s(cause.rank)
+    stalled, fleet_s = work.taken_of(cause.rank), work.fleet_stalled_s(cause.rank)
     normal = work.own_of(cause.rank) * np.exp(cause.baseline) - work.usual_step_s(cause.rank)
     normal = np.maximum(normal, fleet_s)
     if cause.kind == "dynamic":
