@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import select
 import signal
 import traceback
 from collections.abc import Callable
@@ -157,6 +158,10 @@ class ForkedCall(Generic[_T]):
             raise result.unpacked()
         value: _T = result
         return value
+
+    def is_done(self) -> bool:
+        """Return whether `result` would return or raise at once."""
+        return bool(select.select([self._stream], [], [], 0.0)[0])
 
     def __enter__(self) -> Self:
         return self

@@ -121,6 +121,9 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     """Return the sentences of `format_answer` by their purpose."""
     state = format_state(run)
     if analysis is None:
+        if run.record is not None and not run.record.trains:
+            untrained = "This experiment trains nothing: the plays of its workflow are all of it."
+            return AnswerParts(state, (untrained,))
         nothing = "No step was finished by all ranks, so stragglers cannot be analyzed."
         return AnswerParts(state, () if state else (nothing,))
     unexplained = format_unexplained_waits(analysis)

@@ -15,6 +15,7 @@ _BACKENDS = {
     "netem": "the kernel's netem, through EnOSlib",
 }
 # Smaller clock errors are not reported, in nanoseconds.
+_MOST_FILES = 20
 _CLOCKS_APART_NS = 1000
 _HOST_NAME_KEYS = frozenset({"host", "name", "rank", "tier", "address", "machine"})
 
@@ -51,6 +52,7 @@ def list_facts(run: RunData) -> tuple[tuple[str, str], ...]:
         ("Link emulation", _BACKENDS.get(record.backend or "", record.backend or "")),
         ("Time dilation", _format_dilation(record) if record.origin is None else ""),
         ("Clocks", _format_clocks(run)),
+        ("Files of the plays", _format_play_files(run)),
         ("Reservations", ", ".join(_format_job(job) for job in record.jobs)),
         (
             "First step",
@@ -74,6 +76,16 @@ def list_facts(run: RunData) -> tuple[tuple[str, str], ...]:
         ("Versions", ", ".join(f"{name} {version}" for name, version in record.versions.items())),
     ]
     return tuple((name, value) for name, value in known if value)
+
+
+def _format_play_files(run: RunData) -> str:
+    """Return the names of what the plays of an experiment left in the run folder."""
+    folder = run.folder / "workflow"
+    if run.record is None or run.record.trains or not folder.is_dir():
+        return ""
+    names = sorted(path.name for path in folder.iterdir())
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    return f"workflow/: {', '.join(names[:_MOST_FILES])}{more}" if names else ""
 
 
 def build_setup_tables(run: RunData) -> tuple[ReportTable, ...]:

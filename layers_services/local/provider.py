@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _FOLDER = Path("/run/ansible")
 _PLUGINS = Path(__file__).with_name("connection_plugins")
 _FORKS = 16
+CONTROL_FOLDER_VARIABLE = "LAGGARD_CONTROL_FOLDER"
+"""Variable with the run folder of an emulation, which then holds Ansible's tasks to shares."""
 
 
 def use_namespace_connection() -> None:

@@ -23,11 +23,13 @@ from tests.users import Runner
 pytestmark = [
     pytest.mark.skipif(lacking() is not None, reason=str(lacking())),
     pytest.mark.remote,
+    pytest.mark.timeout(1200),
 ]
 
 OFFSETS_S = {"cloud.trainer.1.1": 1.5, "edge.trainer.1.1": 40.25, "edge.trainer.1.2": 1000.0}
 
 SCRIPT = """
+    import dataclasses, shutil
     from laggard.remote.provision import RemoteOptions
     from laggard.remote.testbeds.ssh import SshTestbed
     from tests.testbed.nodes import NodeSpec, start_nodes
@@ -55,9 +57,23 @@ SCRIPT = """
                 return [shaped, devices, on(name, "ls", "-A", "/var/tmp/laggard-root/runs"),
                         on(name, "pgrep", "-f", "laggard.remote")]
 
+            def run_experiment(options):
+                import pyarrow.parquet as pq
+                from laggard.remote.run import run_remote
+                from laggard.scenario.load import load_scenario
+                plain = dataclasses.replace(options, for_s=1.0)
+                folder = here / "experiment"
+                shutil.copytree(scenario_folder, folder, ignore=shutil.ignore_patterns("workload.yaml"))
+                (folder / "workflow.yaml").write_text(json.dumps(PLAYS))
+                record, made = run_remote(load_scenario(folder), plain)
+                events = pq.read_table(made / "events.parquet").num_rows
+                fetched = {path.name: path.read_text() for path in (made / "workflow").glob("*.example.org*")}
+                return {**record.model_dump(mode="json"), "events": events, "fetched": fetched}
+
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": run(options, LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
+            found["experiment"] = run_experiment(options)
             found["served"] = run(options, *SERVED)
             streamed = "cat /var/tmp/laggard-root/runs/*/workers/rank-2.steps.arrow | wc -c"
             kill = "pkill -9 -x rank-2"
@@ -92,6 +108,22 @@ SCRIPT = """
 """
 
 
+PLAYS = [
+    {
+        "hosts": "edge.*",
+        "gather_facts": False,
+        "launch": [{"shell": "sleep 2; cat /etc/hostname > /tmp/made"}],
+        "finalize": [
+            {
+                "fetch": {
+                    "src": "/tmp/made",
+                    "dest": "{{ working_dir }}/{{ inventory_hostname }}.example.org",
+                    "flat": True,
+                }
+            }
+        ],
+    }
+]
 SLOW = "heterogeneity.deterministic=[{hosts: edge.trainer.1.1, downlink: 30mbit}]"
 LIMITED = "{hosts: edge.trainer.1.2, cpu: 25%, read: 1MB/s, read_latency: 2ms, memory: 2GiB}"
 LIMITS = f"{SLOW[:-1]}, {LIMITED}]"
@@ -131,11 +163,12 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
         .replace("LIMITS", repr(LIMITS))
         .replace("EVENTS", repr(EVENTS))
         .replace("SLOW", repr(SLOW))
+        .replace("PLAYS", repr(PLAYS))
         .replace("SERVED", repr(SERVED))
         .replace("MESHED", repr(MESHED))
         .replace("EMPTY", str(_bytes_without_rows(tmp_path)))
     )
-    found = run_script(own_runner, script, timeout_s=500)
+    found = run_script(own_runner, script, timeout_s=1100)
     whole = found["whole"]
     assert whole["status"] in {"done", "unfaithful"}, whole["error"]
     _traces_came_home(Path(whole["folder"]))
@@ -149,6 +182,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
             r"gso_max_segs \d+", found["before"]
         )
         assert (runs, processes) == ("", "")
+    _plays_are_an_experiment(found["experiment"])
     _ipv6_is_shaped(found["filters"])
     _a_server_of_its_own_serves(found["served"])
     _the_others_go_on(found["meshed"])
@@ -232,6 +266,17 @@ def _a_server_of_its_own_serves(run: dict[str, Any]) -> None:
     assert carried[cloud, serving] == pytest.approx(payload[0], rel=0.2), (
         "shaped, with TCP's headers"
     )
+
+
+def _plays_are_an_experiment(run: dict[str, Any]) -> None:
+    """Without a workload, the plays run on the shaped links, with the timed events."""
+    assert run["status"] in {"done", "unfaithful"}, run["error"]
+    stages = [stage["name"] for stage in run["stages"]]
+    expected = ["verify links", "workflow: launch", "up", "workflow: finalize", "report"]
+    assert [stage for stage in stages if stage in expected] == expected
+    assert run["events"] > 0
+    assert set(run["fetched"]) == {f"edge.trainer.1.{i}.example.org" for i in (1, 2)}
+    assert all(run["fetched"].values())
 
 
 def _the_others_go_on(run: dict[str, Any]) -> None:

@@ -266,7 +266,19 @@ def test_special_cases(
     assert all(len(line) < 1000 and line.isprintable() for line in said)
 
 
-@pytest.mark.parametrize("name", [LAYERS, NETWORK, WORKFLOW, WORKLOAD])
+def test_without_a_workload_nothing_is_trained(folder: Path) -> None:
+    assert load_scenario(folder).trains
+    assert not load_scenario(folder, training=False).trains
+    (folder / f"{WORKLOAD}.yaml").unlink()
+    scenario = load_scenario(folder)
+    assert not scenario.trains
+    assert scenario.ranks == ()
+    assert scenario.reference_host == scenario.hosts[0]
+    overrides = ["workload.model=mlp", "workload.dataset=digits", "workload.stop.steps=3"]
+    assert load_scenario(folder, overrides).trains
+
+
+@pytest.mark.parametrize("name", [LAYERS, NETWORK, WORKFLOW])
 def test_a_missing_file_is_named(name: str, folder: Path) -> None:
     (folder / f"{name}.yaml").unlink()
     (problem,) = problems_of(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 from ansible.errors import AnsibleConnectionFailure
@@ -23,10 +24,16 @@ DOCUMENTATION = """
             type: string
             vars:
                 - name: laggard_namespace
+        control_folder:
+            description: run folder of the emulation that holds tasks to their host's CPU share.
+            type: string
+            env:
+                - name: LAGGARD_CONTROL_FOLDER
 """
 
 _NETWORK = Path("/run/netns")
 _HOST_NAME = Path("/run/uts")
+_HELD_COMMAND = Path(__file__).parents[1] / "held_command.py"
 
 
 class Connection(LocalConnection):  # type: ignore[misc] # ansible-core ships no types
@@ -50,10 +57,16 @@ class Connection(LocalConnection):  # type: ignore[misc] # ansible-core ships no
             if not path.exists():
                 raise AnsibleConnectionFailure(f"host {name} has no namespace file {path}")
         # One quoted argument; otherwise only the first part of a compound command would run inside.
-        entered = shlex.join(
-            ["nsenter", f"--net={network}", f"--uts={host_name}", "--", "/bin/sh", "-c", cmd]
-        )
+        namespaces = ["nsenter", f"--net={network}", f"--uts={host_name}", "--"]
+        entered = shlex.join([*self._list_hold_words(name), *namespaces, "/bin/sh", "-c", cmd])
         result: tuple[int, bytes, bytes] = super().exec_command(
             entered, in_data=in_data, sudoable=sudoable
         )
         return result
+
+    def _list_hold_words(self, name: str) -> list[str]:
+        """Return the words that hold a command to the host's CPU share, or none."""
+        folder = self.get_option("control_folder")
+        if not folder:
+            return []
+        return [sys.executable, "-I", "-S", str(_HELD_COMMAND), folder, name]

@@ -49,11 +49,23 @@ RESULT_COLUMNS = (
 
 
 class CampaignFile(BaseModel):
-    """Content of a campaign file."""
+    """Content of a campaign file.
+
+    Attributes:
+        scenario: folder of the scenario, relative to the file.
+        artifacts: folder with the files of the scenario's plays, relative to the file.
+        app_conf: set of variables in `workflow_env.yaml` for the plays.
+        duration: time between launch and finalize, if the scenario trains nothing.
+        repeats: runs of each combination.
+        vary: values of keys of the scenario files.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     scenario: Path
+    artifacts: Path | None = None
+    app_conf: str | None = None
+    duration: str | None = Field(default=None, alias="for")
     repeats: int = Field(default=1, ge=1, le=10_000)
     vary: dict[str, list[JsonValue]] = Field(default_factory=dict)
 
@@ -82,7 +94,9 @@ def load_campaign(path: Path) -> CampaignFile:
     """
     data = read_bounded(path, MAX_BYTES)
     campaign = validate_model(parse_yaml(data, str(path)), CampaignFile)
-    return campaign.model_copy(update={"scenario": (path.parent / campaign.scenario).resolve()})
+    artifacts = campaign.artifacts and (path.parent / campaign.artifacts).resolve()
+    scenario = (path.parent / campaign.scenario).resolve()
+    return campaign.model_copy(update={"scenario": scenario, "artifacts": artifacts})
 
 
 def run_campaign(
@@ -90,6 +104,7 @@ def run_campaign(
     runs: Path,
     on_result: Callable[[Combination, Mapping[str, object]], None],
     fidelity: FidelityPolicy = "require",
+    artifacts: Path | None = None,
 ) -> tuple[Path, int]:
     """Make the missing runs of a campaign.
 
@@ -99,6 +114,7 @@ def run_campaign(
             `campaigns/<name>`
         on_result: function to call after each run with its combination and its row
         fidelity: reaction to a failed fidelity check before training, in every run
+        artifacts: folder with the files of the plays, instead of that of the campaign file
 
     Returns:
         The results table (CSV, one row per run so far) and the number of runs of this call that
@@ -109,6 +125,8 @@ def run_campaign(
         KeyboardInterrupt: a signal ended the campaign and its current run
     """
     campaign = load_campaign(path)
+    if artifacts is not None:
+        campaign = campaign.model_copy(update={"artifacts": artifacts.absolute()})
     folder = make_folder(runs, "campaigns", path.stem)
     failed = 0
     table = folder / "results.csv"
@@ -154,7 +172,16 @@ def list_combinations(campaign: CampaignFile) -> Iterator[Combination]:
 def _run_combination(
     campaign: CampaignFile, combination: Combination, runs: Path, fidelity: FidelityPolicy
 ) -> dict[str, object]:
-    ended = run_in_subprocess(campaign.scenario, combination.overrides(), runs, fidelity=fidelity)
+    command = ["run"]
+    for option, value in (
+        ("--artifacts", campaign.artifacts),
+        ("--app-conf", campaign.app_conf),
+        ("--for", campaign.duration),
+    ):
+        command += [] if value is None else [f"{option}={value}"]
+    ended = run_in_subprocess(
+        campaign.scenario, combination.overrides(), runs, command=command, fidelity=fidelity
+    )
     if ended.result is None:
         log.warning("a run exited with status %d and no result", ended.status)
         return {"status": "failed"}

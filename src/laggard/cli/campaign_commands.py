@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from laggard.cli.error_handling import handle_errors, keep_own_status
-from laggard.cli.options import fidelity_option, json_option, links_option, runs_option
+from laggard.cli.options import (
+    artifacts_option,
+    fidelity_option,
+    json_option,
+    links_option,
+    runs_option,
+)
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
@@ -21,9 +27,12 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @runs_option
 @fidelity_option
+@artifacts_option
 @keep_own_status
 @handle_errors
-def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
+def start_campaign(
+    file: Path, runs: Path, fidelity: FidelityPolicy, artifacts_option: Path | None
+) -> int:
     """Run every combination of the values in a campaign file.
 
     A repeated call makes only the runs that are missing or failed.
@@ -35,6 +44,7 @@ def start_campaign(file: Path, runs: Path, fidelity: FidelityPolicy) -> int:
         runs,
         lambda combination, row: print_text(format_combination(combination, row)),
         fidelity,
+        artifacts_option,
     )
     print_text(f"results: {table}")
     return 1 if failed else 0

@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING
 import click
 
 from laggard.cli.error_handling import handle_errors, keep_own_status
-from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
+from laggard.cli.options import (
+    continuum_options,
+    json_option,
+    parse_duration,
+    runs_option,
+    scenario_and_plays,
+)
 from laggard.cli.result_output import get_exit_status, print_result
-from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
+    from laggard.layers_services.e2clab.play_inputs import PlayInputs
     from laggard.network_emulation.probe import Requested
     from laggard.run_folder.fidelity_checks import FidelityPolicy
     from laggard.run_folder.fidelity_violations import TimedViolation
 
 
 @click.command("emulate")
-@scenario_argument
+@scenario_and_plays
 @continuum_options
 @click.option(
     "--for",
@@ -36,11 +42,11 @@ if TYPE_CHECKING:
 @handle_errors
 def emulate_scenario(
     scenario: Path,
+    plays: PlayInputs,
     overrides: tuple[str, ...],
     runs: Path,
     links: Requested,
     dilation: float | None,
-    app_conf: str | None,
     fidelity: FidelityPolicy,
     duration: str | None,
     as_json: bool,
@@ -75,7 +81,7 @@ def emulate_scenario(
             err=not as_json,
         )
 
-    loaded = load_scenario(scenario, overrides, training=False)
+    loaded = load_scenario(scenario, overrides, training=False, plays=plays)
     for warning in () if as_json else loaded.warnings:
         print_text(f"warning: {warning}", err=True)
     options = RunOptions(
@@ -84,31 +90,19 @@ def emulate_scenario(
         dilation=dilation,
         quiet=as_json,
         command=tuple(sys.argv),
-        app_conf=app_conf,
         fidelity=fidelity,
     )
     record, folder = run_emulation(
         loaded,
         options,
         EmulationCallbacks(print_status, print_violations),
-        _parse_duration(duration),
+        parse_duration(duration),
     )
     if as_json:
         print_text(json.dumps({**record.model_dump(mode="json"), "folder": str(folder)}))
     else:
         print_result(record, folder, as_json=False)
     return get_exit_status(record)
-
-
-def _parse_duration(duration: str | None) -> float | None:
-    from laggard.core.units import parse_duration_s
-
-    if duration is None:
-        return None
-    try:
-        return parse_duration_s(duration)
-    except ValueError as error:
-        raise InputError(f"--for {duration}: {error}") from error
 
 
 @click.command(

@@ -19,8 +19,13 @@ from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_sc
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
 from laggard.core.text.terminal_output import TerminalHandler
 
-_NOISY_LOGGERS = ("grid5000", "stevedore", "urllib3")
-"""Libraries that warn only about requests that are retried."""
+_NOISY_LOGGERS = {
+    "grid5000": logging.ERROR,
+    "stevedore": logging.CRITICAL,
+    "urllib3": logging.ERROR,
+}
+"""Libraries that warn about requests that are retried, and about plug-ins that nothing here uses,
+with the least level that is shown."""
 
 EPILOG = (
     "Exit status: 0 success, 1 the run failed, 2 invalid input, 3 the emulation was out of"
@@ -39,8 +44,8 @@ def main(verbose: bool) -> None:
         level=logging.INFO if verbose else logging.WARNING, handlers=[TerminalHandler()]
     )
     if not verbose:
-        for name in _NOISY_LOGGERS:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        for name, level in _NOISY_LOGGERS.items():
+            logging.getLogger(name).setLevel(level)
 
 
 _SECTIONS: Sections = {

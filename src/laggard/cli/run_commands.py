@@ -10,39 +10,59 @@ from typing import TYPE_CHECKING
 import click
 
 from laggard.cli.error_handling import handle_errors, keep_own_status
-from laggard.cli.options import continuum_options, json_option, runs_option, scenario_argument
+from laggard.cli.options import (
+    continuum_options,
+    duration_option,
+    json_option,
+    parse_duration,
+    runs_option,
+    scenario_and_plays,
+)
 from laggard.cli.result_output import get_exit_status, print_result
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
+    from laggard.layers_services.e2clab.play_inputs import PlayInputs
     from laggard.network_emulation.probe import Requested
     from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 
 @click.command("run")
-@scenario_argument
+@scenario_and_plays
 @continuum_options
+@duration_option
 @json_option
 @keep_own_status
 @handle_errors
 @testbed_options
 def run_scenario(
     scenario: Path,
+    plays: PlayInputs,
     overrides: tuple[str, ...],
     runs: Path,
     target: TargetTestbed,
     links: Requested,
     dilation: float | None,
-    app_conf: str | None,
     fidelity: FidelityPolicy,
+    duration: str | None,
     as_json: bool,
 ) -> int:
-    """Start and verify the continuum, train, and analyze the run."""
+    """Start and verify the continuum, train, and analyze the run.
+
+    Without a workload.yaml nothing is trained: the plays of workflow.yaml are the experiment. With
+    --for TIME, it goes on for this time between launch and finalize.
+    """
     from laggard.scenario.load import load_scenario
 
-    loaded = load_scenario(scenario, overrides)
+    loaded = load_scenario(scenario, overrides, plays=plays)
+    for_s = parse_duration(duration)
+    if loaded.trains and for_s is not None:
+        raise InputError(
+            f"--for {duration}: workload.yaml says when training stops — omit --for, or set"
+            f" workload.stop.time={duration}"
+        )
     if target.remote is None:
         from laggard.run.runner import RunOptions, run_local
 
@@ -52,10 +72,14 @@ def run_scenario(
             dilation=dilation,
             quiet=as_json,
             command=tuple(sys.argv),
-            app_conf=app_conf,
             fidelity=fidelity,
         )
-        record, folder = run_local(loaded, options)
+        if loaded.trains:
+            record, folder = run_local(loaded, options)
+        else:
+            from laggard.emulate.emulation import run_experiment
+
+            record, folder = run_experiment(loaded, options, for_s or 0.0)
     else:
         from laggard.remote.provision import RemoteOptions
         from laggard.remote.run import run_remote
@@ -66,8 +90,8 @@ def run_scenario(
             target.remote,
             quiet=as_json,
             command=tuple(sys.argv),
-            app_conf=app_conf,
             fidelity=fidelity,
+            for_s=for_s or 0.0,
         )
         record, folder = run_remote(loaded, remote_options)
     print_result(record, folder, as_json=as_json)

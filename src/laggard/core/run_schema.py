@@ -98,6 +98,10 @@ class StrategyRecord(Record):
     server_tier: str | None = None
 
 
+NO_TRAINING = StrategyRecord(name="none", sync_mode="lockstep", description="no training")
+"""Strategy of a run that trains nothing."""
+
+
 class ReservedJob(Record):
     """Reservation that a run made on a remote testbed.
 
@@ -216,6 +220,11 @@ class RunRecord(Record):
     jobs: tuple[ReservedJob, ...] = ()
     energy: tuple[HostEnergy, ...] = ()
     origin: TraceOrigin | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Return whether the run trains a model; one without `workload.yaml` does not."""
+        return self.strategy != NO_TRAINING
 
 
 class FidelityCheck(Record):

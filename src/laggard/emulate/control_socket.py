@@ -31,9 +31,9 @@ from laggard.emulate.control_peer import (
     require_own_server,
     require_own_socket,
 )
+from laggard.layers_services.local.held_command import SOCKET_NAME
 from laggard.layers_services.local.joining import NAMESPACE_COUNT, require_own_namespaces
 
-SOCKET_NAME = "control.sock"
 _REQUEST_TIMEOUT_S = 5.0
 _REPLY_TIMEOUT_S = 90.0
 _MAX_REQUEST_BYTES = 8192

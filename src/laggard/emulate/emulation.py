@@ -1,11 +1,14 @@
-"""Emulation of only the continuum, for the user's programs, until the user ends it."""
+"""Emulation of only the continuum, for the user's programs: those of plays and of `laggard ssh`.
+
+`laggard emulate` keeps it until its user ends it. `laggard run` of a scenario without a workload
+ends it after the plays of `launch`, and a time that the user may add.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from laggard.emulate.control_messages import ControlRequest, EnterReply, HoldRep
 from laggard.emulate.control_socket import ControlReply, ControlSocket
 from laggard.emulate.output import EmulationStatus, build_link_document
 from laggard.layers_services.local.joining import open_namespaces
+from laggard.layers_services.local.provider import CONTROL_FOLDER_VARIABLE
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.fidelity.live_links import (
     LiveLink,
@@ -27,12 +31,14 @@ from laggard.network_emulation.fidelity.live_links import (
 )
 from laggard.network_emulation.fidelity.measure import ProbeEndpoint
 from laggard.network_emulation.fidelity.prober import Prober
+from laggard.network_emulation.forked import ForkedCall, start_forked
 from laggard.network_emulation.link_plan import Constraint, Pair
 from laggard.run.continuum import Continuum, open_continuum
-from laggard.run.controller import run_workflow_stage
+from laggard.run.controller import has_stage, run_workflow_stage
 from laggard.run.fidelity_monitor import FidelityMonitorThread
 from laggard.run.run_context import RunContext
 from laggard.run.runner import RunOptions, finalize_record, run_in_sandbox
+from laggard.run_folder.collect import report_experiment
 from laggard.run_folder.counters import write_counters, write_events
 from laggard.run_folder.fidelity_checks import record_fidelity, require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import (
@@ -47,6 +53,8 @@ _POLL_INTERVAL_S = 0.2
 _ACTIVITY = "it was up"
 _ENDING_S = 30.0
 """Time after the user's signal, which is the usual end of an emulation, to write its counters."""
+_EXPERIMENT_ENDING_S = 3600.0
+"""Time after the user's signal in which the plays of `finalize` fetch what there is so far."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,50 @@ def run_emulation(
     )
 
 
-def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: float | None) -> int:
+def run_experiment(
+    scenario: Scenario, options: RunOptions, for_s: float = 0.0
+) -> tuple[RunRecord, Path]:
+    """Run the plays of a scenario that trains nothing, on its verified continuum.
+
+    The programs that `launch` starts are held to their host's CPU share. The timed events and the
+    fidelity monitor start with `launch`. A signal ends `launch` or the time after it, and the plays
+    of `finalize` still fetch what there is.
+
+    Args:
+        scenario: the loaded scenario
+        options: options of the run
+        for_s: virtual seconds between the end of `launch` and the begin of `finalize`
+
+    Returns:
+        The final record, and the run folder, with its report.
+
+    Raises:
+        PrerequisiteError: this machine lacks something; nothing was started
+        RunFolderError: the run folder cannot be created, or would be hidden in the sandbox
+    """
+
+    def finalize(context: RunContext, status: int) -> None:
+        finalize_record(context, status)
+        report_experiment(context.journal)
+        context.journal.display.close()
+
+    silent = EmulationCallbacks(lambda _: None, lambda _: None)
+    return run_in_sandbox(
+        scenario,
+        options,
+        lambda context: _run_in_sandbox(context, silent, for_s, is_experiment=True),
+        finalize,
+        _EXPERIMENT_ENDING_S,
+    )
+
+
+def _run_in_sandbox(
+    context: RunContext,
+    callbacks: EmulationCallbacks,
+    for_s: float | None,
+    *,
+    is_experiment: bool = False,
+) -> int:
     """Run the emulation inside the sandbox and record every outcome in the run's record."""
     try:
         with (
@@ -109,12 +160,15 @@ def _run_in_sandbox(context: RunContext, callbacks: EmulationCallbacks, for_s: f
         ):
             record_fidelity(context.folder, continuum.checks, context.fidelity)
             run_workflow_stage(context, "prepare")
-            run_workflow_stage(context, "launch")
-            violations = _Emulation(context, continuum, prober, callbacks).run_until(for_s)
+            emulation = _Emulation(context, continuum, prober, callbacks)
+            violations = emulation.run_until(for_s)
             run_workflow_stage(context, "finalize")
+            if is_experiment:
+                emulation.require_uninterrupted()
             require_no_violations(context.folder, violations, _ACTIVITY)
             require_recorded_fidelity(context.folder)
-        context.journal.update(status="done")
+        if not is_experiment:
+            context.journal.update(status="done")
     # Every failure is recorded here, since the record cannot be updated after the sandbox's end.
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         return record_failure(context.journal, error)
@@ -138,6 +192,7 @@ class _Emulation:
     continuum: Continuum
     prober: Prober
     callbacks: EmulationCallbacks
+    _interrupt: KeyboardInterrupt | None = None
     _scheduler: Scheduler = field(init=False)
     _last_counters: Look = field(init=False)
 
@@ -155,7 +210,10 @@ class _Emulation:
         )
 
     def run_until(self, for_s: float | None) -> tuple[TimedViolation, ...]:
-        """Apply events, answer requests and report violations until the end.
+        """Run the plays of `launch`, apply events, answer requests and report violations.
+
+        Args:
+            for_s: virtual seconds after `launch`; None until the user's interrupt
 
         Returns:
             All violations.
@@ -165,24 +223,62 @@ class _Emulation:
         watch = FidelityMonitorThread(
             self.continuum, peak_rates(scenario.links.pairs, scenario.changes), dilation
         )
-        with self.context.journal.stage("up"), ControlSocket(self.context.folder) as control, watch:
+        # The plays are forked before this process has threads.
+        with (
+            ControlSocket(self.context.folder) as control,
+            start_forked("laggard-launch", self._launch) as launched,
+            watch,
+        ):
             zero_ns = time.monotonic_ns()
             self._last_counters = Look(zero_ns, counters_before)
             # Time zero, as in training: events count from here, in virtual seconds.
-            ends_ns = None if for_s is None else zero_ns + round(dilation.real_s(for_s) * 1e9)
             self._scheduler.start(zero_ns)
             events: tuple[EventRecord, ...] = ()
+
+            def serve_until(is_over: Callable[[], bool]) -> None:
+                while not is_over():
+                    self._serve(control)
+                    self._report_violations(watch, zero_ns)
+
             try:
-                self.callbacks.on_up(self._create_status())
-                with suppress(KeyboardInterrupt):
-                    while ends_ns is None or time.monotonic_ns() < ends_ns:
-                        self._serve(control)
-                        self._report_violations(watch, zero_ns)
+                self._wait(serve_until, launched, for_s)
             finally:
                 events = self._scheduler.stop()
                 write_events(self.context.folder, events)
                 write_counters(self.context.folder, self.continuum.links, counters_before)
         return (*watch.violations(zero_ns), *find_late_changes(events, zero_ns, dilation))
+
+    def _launch(self) -> None:
+        """Run the plays of `launch` in a process of its own, whose programs are held to shares."""
+        os.environ[CONTROL_FOLDER_VARIABLE] = str(self.context.folder)
+        run_workflow_stage(self.context, "launch", journaled=False)
+
+    def _wait(
+        self,
+        serve_until: Callable[[Callable[[], bool]], None],
+        launched: ForkedCall[None],
+        for_s: float | None,
+    ) -> None:
+        """Serve until the plays of `launch` have ended, and for the time after them."""
+        journal = self.context.journal
+        try:
+            if has_stage(self.context, "launch"):
+                with journal.stage("workflow: launch"):
+                    serve_until(launched.is_done)
+                    launched.result()
+            self.callbacks.on_up(self._create_status())
+            real_ns = None if for_s is None else round(self.context.dilation.real_s(for_s) * 1e9)
+            if real_ns != 0:
+                with journal.stage("up", "" if for_s is None else f"for {for_s:g} s"):
+                    ends_ns = None if real_ns is None else time.monotonic_ns() + real_ns
+                    serve_until(lambda: ends_ns is not None and time.monotonic_ns() >= ends_ns)
+        except KeyboardInterrupt as interrupt:
+            self._interrupt = interrupt
+
+    def require_uninterrupted(self) -> None:
+        """Raise the user's interrupt that ended the emulation, if one did."""
+        if self._interrupt is not None:
+            raise self._interrupt
 
     def _create_status(self) -> EmulationStatus:
         record, scenario = self.context.journal.record, self.context.scenario

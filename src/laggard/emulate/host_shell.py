@@ -17,7 +17,8 @@ from laggard.emulate.control_messages import (
     EnterReply,
     HoldReply,
 )
-from laggard.emulate.control_socket import SOCKET_NAME, request_entry, send_request
+from laggard.emulate.control_socket import request_entry, send_request
+from laggard.layers_services.local.held_command import SOCKET_NAME
 from laggard.layers_services.local.joining import enter_namespaces, run_inside
 from laggard.run_folder.store import find_run, list_runs
 

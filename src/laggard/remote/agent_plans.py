@@ -43,7 +43,7 @@ def plan_agents(
     folders = {name: f"{node.runs}/{run_id}-{name}" for name, node in provisioned.nodes.items()}
     gpus = {name: facts.usable_gpus for name, facts in provisioned.facts.items()}
     strategy, endpoints = scenario.workload.strategy, tuple[EndpointPlan, ...]()
-    if strategy.uses_server or strategy.peer_to_peer:
+    if scenario.trains and (strategy.uses_server or strategy.peer_to_peer):
         endpoints = make_endpoints(
             plan_addresses(scenario.workload, scenario.hosts), MESSAGE_TIMEOUT_S
         )
@@ -53,11 +53,11 @@ def plan_agents(
 def find_evaluator_host(scenario: Scenario) -> str:
     """Return the host that evaluates the training and decides its end.
 
-    It is the server's host, or the first rank's if the strategy has no server.
+    It is the server's host, or the reference host if there is no server.
     """
-    if scenario.workload.strategy.uses_server:
+    if scenario.trains and scenario.workload.strategy.uses_server:
         return place_server(scenario.workload.placement, scenario.hosts).name
-    return scenario.ranks[0].name
+    return scenario.reference_host.name
 
 
 def build_agent_plans(
@@ -74,19 +74,23 @@ def build_agent_plans(
         gpus: number of usable GPUs of each node, by host name.
         endpoints: endpoints of all ranks and the server; empty if the strategy sends no messages.
     """
-    head, evaluates = scenario.ranks[0], find_evaluator_host(scenario)
+    head, evaluates = scenario.reference_host, find_evaluator_host(scenario)
     rendezvous_url = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
     limited = _find_limited_hosts(scenario)
     plans: dict[str, AgentPlan] = {}
     for number, host in enumerate(scenario.hosts):
         folder = Path(folders[host.name])
         drives = {name: get_drive_folder(folder) / name for name in scenario.drives}
-        workers = plan_workers(
-            scenario.workload,
-            scenario.hosts,
-            folder / "workers",
-            init_method=rendezvous_url,
-            drives=drives,
+        workers = (
+            plan_workers(
+                scenario.workload,
+                scenario.hosts,
+                folder / "workers",
+                init_method=rendezvous_url,
+                drives=drives,
+            )
+            if scenario.trains
+            else ()
         )
         # Each node has its own start barrier, so the ranks' openings come through the relay.
         workers = on_devices(
@@ -100,9 +104,9 @@ def build_agent_plans(
             address=host.address,
             folder=folders[host.name],
             workers=tuple(worker for worker in workers if worker.host == host.name),
-            evaluator=plan_evaluator(workers) if host.name == evaluates else None,
+            evaluator=plan_evaluator(workers) if workers and host.name == evaluates else None,
             server=server if server is not None and server.host == host.name else None,
-            sampler=plan_link_sampler(workers, scenario.hosts, {}),
+            sampler=plan_link_sampler(workers, scenario.hosts, {}) if workers else None,
             share=scenario.shares[host.name] if host.name in limited else None,
             core=number,
             drive=scenario.drives.get(host.name),

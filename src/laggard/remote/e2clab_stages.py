@@ -23,7 +23,6 @@ class E2clabStages:
         scenario: scenario of the run.
         provisioned: machines of the run.
         journal: journal of the run.
-        app_conf: name of the variable set of `workflow_env.yaml` that plays use; None for none.
         services: services that E2Clab deployed.
         managers: managers that are running.
         workspace: folder in which EnOSlib writes its playbooks.
@@ -32,7 +31,6 @@ class E2clabStages:
     scenario: Scenario
     provisioned: ProvisionedNodes
     journal: Journal
-    app_conf: str | None
     services: DeployedServices
     managers: RunningManagers
     workspace: Path
@@ -54,14 +52,15 @@ class E2clabStages:
                 self.scenario.hosts,
                 self.workspace,
                 services=self.services,
-                app_conf=self.app_conf,
+                app_conf=self.scenario.plays.app_conf,
+                artifacts_dir=self.scenario.plays.artifacts,
                 workspace=self.workspace,
             )
 
 
 @contextmanager
 def deploy_e2clab_stages(
-    scenario: Scenario, provisioned: ProvisionedNodes, journal: Journal, app_conf: str | None
+    scenario: Scenario, provisioned: ProvisionedNodes, journal: Journal
 ) -> Iterator[E2clabStages]:
     """Deploy services and managers, and fetch the managers' data at the end.
 
@@ -86,13 +85,13 @@ def deploy_e2clab_stages(
             services.roles,
             provisioned.networks,
             scenario.folder,
-            scenario.folder,
+            scenario.plays.artifacts,
             workspace,
             jobs=journal.record.jobs,
             workspace=workspace,
         )
     try:
-        yield E2clabStages(scenario, provisioned, journal, app_conf, services, managers, workspace)
+        yield E2clabStages(scenario, provisioned, journal, services, managers, workspace)
     finally:
         if managers.names:
             with journal.stage("managers' data"):

@@ -43,16 +43,16 @@ class RemoteOptions:
         testbed: testbed with its own options.
         quiet: whether to print nothing during the run.
         command: command line, for the record.
-        app_conf: name of the variable set of `workflow_env.yaml` that the workflow uses.
         fidelity: reaction to a failed fidelity check before training.
+        for_s: seconds between launch and finalize, if nothing is trained.
     """
 
     runs: Path
     testbed: RemoteTestbed
     quiet: bool = False
     command: tuple[str, ...] = ()
-    app_conf: str | None = None
     fidelity: FidelityPolicy = "require"
+    for_s: float = 0.0
 
 
 def plan_machines(scenario: Scenario, testbed: RemoteTestbed) -> MachinePlan:

@@ -21,10 +21,12 @@ from laggard.core.text.terminal_output import print_text
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh.ssh_config import write_ssh_config
+from laggard.network_emulation.links.backend import LinkBackend
 from laggard.remote.agent.operations import FINGERPRINT, LEAVE
 from laggard.remote.agent_plans import find_evaluator_host, plan_agents
 from laggard.remote.agent_pool import AgentPool
-from laggard.remote.e2clab_stages import deploy_e2clab_stages
+from laggard.remote.e2clab_stages import E2clabStages, deploy_e2clab_stages
+from laggard.remote.experiment import run_experiment
 from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
 from laggard.remote.links import needs_netem
 from laggard.remote.provision import (
@@ -36,7 +38,7 @@ from laggard.remote.provision import (
 )
 from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
-from laggard.run_folder.collect import analyze_training, report_untrained_run
+from laggard.run_folder.collect import analyze_training, report_experiment, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
 from laggard.run_folder.fidelity_checks import require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import require_no_violations
@@ -44,6 +46,7 @@ from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_failure
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
+from laggard.scenario.run_plan import find_unlimited_programs
 from laggard.supervision.interrupts import interrupt_on_signals
 from laggard.workloads.coordination.barrier_relay import BarrierHub
 from laggard.workloads.coordination.progress_relay import ProgressHub
@@ -99,9 +102,10 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         stack.enter_context(interrupt_on_signals(lambda: _end_at_once(journals)))
         # The plan comes before the run folder, so a refused scenario leaves no folder behind.
         plan = plan_machines(scenario, options.testbed)
+        warnings = (*plan.warnings, *find_unlimited_programs(scenario))
         folder, record = RunFolder.create(
             options.runs,
-            create_record(scenario, options.testbed.name, "netem", options.command, plan.warnings),
+            create_record(scenario, options.testbed.name, "netem", options.command, warnings),
         )
         stack.enter_context(folder)
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
@@ -121,7 +125,9 @@ def _run_and_analyze(
             began_s, ended_s = state.trained.began_s, state.trained.ended_s
             # Power meters can still be read after the release of the machines.
             record_energy(journal, options.testbed, state.machines, began_s, ended_s)
-        if state.fetched is not None and state.fetched.has_begun:
+        if not scenario.trains:
+            report_experiment(journal)
+        elif state.fetched is not None and state.fetched.has_begun:
             analyze_training(journal, scenario, state.fetched.done)
         else:
             report_untrained_run(journal)
@@ -174,8 +180,8 @@ def _run_on_reserved_nodes(
                 netem,
                 reserved_nodes.walltime_end_s,
                 started_ns,
-                options.app_conf,
                 options.fidelity,
+                options.for_s,
             )
             _run_on_nodes(
                 apply_addresses(scenario, provisioned.machines), provisioned, context, state
@@ -214,12 +220,13 @@ def _run_on_nodes(
         name: shlex.join((*settings, node.python, "-m", AGENT_MODULE))
         for name, node in provisioned.nodes.items()
     }
-    machines, head = [machine.alias for machine in provisioned.machines], scenario.ranks[0].name
+    machines, head = (
+        [machine.alias for machine in provisioned.machines],
+        scenario.reference_host.name,
+    )
     hubs = BarrierHub(machines, head), ProgressHub(machines, find_evaluator_host(scenario))
     with ExitStack() as stack:
-        stages = stack.enter_context(
-            deploy_e2clab_stages(scenario, provisioned, journal, context.app_conf)
-        )
+        stages = stack.enter_context(deploy_e2clab_stages(scenario, provisioned, journal))
         processes = stack.enter_context(RemoteProcesses(provisioned.machines, ssh_config, commands))
         agent_pool = AgentPool(processes, plans, *hubs, journal.folder.logs)
         with journal.stage("start agents", f"one on each of {len(plans)} nodes"):
@@ -228,6 +235,9 @@ def _run_on_nodes(
             agent_pool.call_all(FINGERPRINT, timeout_s=60.0)
         with apply_emulation(scenario, provisioned, agent_pool, context) as links:
             stages.run("prepare")
+            if not scenario.trains:
+                _run_untrained(scenario, agent_pool, links, stages, context, state)
+                return
             stages.run("launch")
             try:
                 state.trained = run_training(scenario, agent_pool, links, context)
@@ -246,6 +256,25 @@ def _run_on_nodes(
             raise DeploymentError(_format_missing_data(state.fetched))
         require_no_violations(journal.folder.path, state.trained.violations)
         require_recorded_fidelity(journal.folder.path)
+
+
+def _run_untrained(
+    scenario: Scenario,
+    agent_pool: AgentPool,
+    links: LinkBackend,
+    stages: E2clabStages,
+    context: RemoteRunContext,
+    state: _RunState,
+) -> None:
+    """Run an experiment that trains nothing; its own plays of `finalize` fetch its data."""
+    ended = run_experiment(scenario, agent_pool, links, stages, context)
+    state.trained = ended.result
+    stages.run("finalize")
+    _leave(agent_pool, list(agent_pool.plans))
+    if ended.interrupt is not None:
+        raise ended.interrupt
+    require_no_violations(context.journal.folder.path, ended.result.violations, "it was up")
+    require_recorded_fidelity(context.journal.folder.path)
 
 
 def _leave(agent_pool: AgentPool, hosts: Sequence[str]) -> None:

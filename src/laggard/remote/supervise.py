@@ -123,6 +123,15 @@ class RemoteSupervisor:
                 )
         return self.zero_ns
 
+    def begin(self, zero_ns: int) -> None:
+        """Watch from now on: the first step, or the experiment, began at this time.
+
+        Args:
+            zero_ns: time on the reference clock.
+        """
+        self.zero_ns = zero_ns
+        self.fidelity_monitors.start_monitoring()
+
     def _receive(self, timeout_s: float) -> None:
         for event in self.agent_pool.poll_events(timeout_s):
             self._handle_message(event.host, event.message)
@@ -131,8 +140,7 @@ class RemoteSupervisor:
         if isinstance(message, RankReady):
             self.ready_ranks.add(message.rank)
         elif isinstance(message, FirstStepBegan):
-            self.zero_ns = message.time_ns
-            self.fidelity_monitors.start_monitoring()
+            self.begin(message.time_ns)
         elif isinstance(message, TrainingDone):
             self.done = message.document
         elif isinstance(message, TrainingProgress):

@@ -69,17 +69,16 @@ class RemoteRunContext:
         walltime_end_s: `time.monotonic()` at which the testbed takes the machines back; None for
             never.
         started_ns: CLOCK_MONOTONIC at which the command began.
-        app_conf: name of the variable set of `workflow_env.yaml` that the workflow uses; None for
-            none.
         fidelity: reaction to a failed fidelity check before training.
+        for_s: seconds between launch and finalize, if nothing is trained.
     """
 
     journal: Journal
     netem: bool
     walltime_end_s: float | None
     started_ns: int
-    app_conf: str | None = None
     fidelity: FidelityPolicy = "require"
+    for_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -251,20 +250,11 @@ def _supervise_training(
     Returns:
         The Unix time of the first step, and the events as they were applied.
     """
-    clock = fit_controller_clock(agent_pool, scenario.ranks[0].name)
+    clock = fit_controller_clock(agent_pool, scenario.reference_host.name)
     zero_here_ns = _to_controller_time(clock, zero_ns)
     began_s = time.time() - (time.monotonic_ns() - zero_here_ns) / 1e9
     context.journal.update(first_step_s=round((zero_here_ns - context.started_ns) / 1e9, 3))
-    scheduler = Scheduler(
-        scenario.changes,
-        links,
-        _RemoteShares(agent_pool, clock),
-        Dilation(1.0),
-        scenario.shares,
-        scenario.links.pairs,
-        _RemoteDrives(agent_pool, clock),
-        scenario.drives,
-    )
+    scheduler = create_scheduler(scenario, agent_pool, links, clock)
     scheduler.start(zero_here_ns)
     events: tuple[EventRecord, ...] = ()
     try:
@@ -291,6 +281,29 @@ def _supervise_training(
         events = scheduler.stop()
         write_events(context.journal.folder.path, events)
     return began_s, events
+
+
+def create_scheduler(
+    scenario: Scenario, agent_pool: AgentPool, links: LinkBackend, clock: ClockFit
+) -> Scheduler:
+    """Create the scheduler of the timed events.
+
+    Args:
+        scenario: scenario with the events.
+        agent_pool: agents of all nodes, which change shares and drives.
+        links: links of the nodes.
+        clock: this machine's clock, fitted to the reference clock.
+    """
+    return Scheduler(
+        scenario.changes,
+        links,
+        _RemoteShares(agent_pool, clock),
+        Dilation(1.0),
+        scenario.shares,
+        scenario.links.pairs,
+        _RemoteDrives(agent_pool, clock),
+        scenario.drives,
+    )
 
 
 def _wait_for_exits(agent_pool: AgentPool, watch: RemoteSupervisor) -> None:

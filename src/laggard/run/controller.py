@@ -8,7 +8,7 @@ imports would use the cores.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from laggard.layers_services.e2clab.workflow import Stage, run_workflow
 from laggard.layers_services.local.launch import ForkServer
@@ -60,12 +60,23 @@ def _run_stages(context: RunContext) -> None:
         require_recorded_fidelity(context.folder)
 
 
-def run_workflow_stage(context: RunContext, stage: Stage) -> None:
-    """Run the user's Ansible tasks of one stage; a workflow without any costs nothing."""
-    if not any(stage in play.model_fields_set for play in context.scenario.workflow.plays):
+def has_stage(context: RunContext, stage: Stage) -> bool:
+    """Return whether any play has tasks of this stage."""
+    return any(stage in play.model_fields_set for play in context.scenario.workflow.plays)
+
+
+def run_workflow_stage(context: RunContext, stage: Stage, *, journaled: bool = True) -> None:
+    """Run the user's Ansible tasks of one stage; a workflow without any costs nothing.
+
+    Args:
+        context: run whose workflow it is.
+        stage: stage whose tasks are run.
+        journaled: whether the stage is shown and recorded.
+    """
+    if not has_stage(context, stage):
         return
     hosts = context.scenario.hosts
-    with context.journal.stage(f"workflow: {stage}"):
+    with context.journal.stage(f"workflow: {stage}") if journaled else nullcontext():
         roles, _ = enoslib_roles(hosts)
         output = context.folder / "workflow"
         output.mkdir(exist_ok=True)
@@ -77,5 +88,6 @@ def run_workflow_stage(context: RunContext, stage: Stage) -> None:
             roles,
             hosts,
             output,
-            app_conf=context.app_conf,
+            app_conf=context.scenario.plays.app_conf,
+            artifacts_dir=context.scenario.plays.artifacts,
         )

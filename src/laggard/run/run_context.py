@@ -29,7 +29,6 @@ class RunContext:
         cgroups: open control files; None if this user may not create cgroups.
         journal: journal that records the progress of the run.
         started_ns: CLOCK_MONOTONIC at the start of the command.
-        app_conf: set of variables of `workflow_env.yaml` that the workflow sees; None for none.
         fidelity: effect of a failed check before training.
     """
 
@@ -39,7 +38,6 @@ class RunContext:
     cgroups: CgroupSet | None
     journal: Journal
     started_ns: int
-    app_conf: str | None = None
     fidelity: FidelityPolicy = "require"
 
     @property

@@ -66,7 +66,6 @@ class RunOptions:
             shares fit.
         quiet: whether to print nothing during the run.
         command: command line, for the record.
-        app_conf: set of variables of `workflow_env.yaml` that the workflow sees.
         fidelity: effect of a failed check before training.
     """
 
@@ -76,7 +75,6 @@ class RunOptions:
     dilation: float | None = None
     quiet: bool = False
     command: tuple[str, ...] = ()
-    app_conf: str | None = None
     fidelity: FidelityPolicy = "require"
 
 
@@ -156,7 +154,6 @@ def run_in_sandbox(
             _open_cgroups(scenario, janitor, stack),
             journal,
             started_ns,
-            options.app_conf,
             options.fidelity,
         )
         try:

@@ -126,13 +126,15 @@ def _require_replaceable(folder: Path) -> None:
 
 
 def analyze_if_trained(run: RunData) -> AnalysisResult | None:
-    """Analyze a run; return None if no step was finished by every rank.
+    """Analyze a run; return None if no step was finished by every rank, or nothing is trained.
 
     Raises:
         RunFolderError: a run with the status `done` (or without a record) cannot be analyzed.
     """
     from laggard.analysis.findings.analyze_run import analyze_run
 
+    if run.record is not None and not run.record.trains:
+        return None
     try:
         return analyze_run(run)
     except RunFolderError:

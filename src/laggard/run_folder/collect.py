@@ -134,6 +134,20 @@ def report_untrained_run(journal: Journal) -> None:
     remove_streams(folder)
 
 
+def report_experiment(journal: Journal) -> None:
+    """Write the report of a run that trains nothing, and complete its record."""
+    from laggard.analysis.tables.load_run import load_run
+
+    status = "done" if journal.record.status == "running" else journal.record.status
+    folder = journal.folder.path
+    with journal.stage("report"):
+        run = load_run(folder)
+        shown = journal.record.model_copy(update={"status": status})
+        write_analysis(replace(run, record=shown), None, folder)
+    # A run is done when its report is.
+    journal.update(status=status)
+
+
 def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object]) -> RunOutcome:
     """Compute the outcome from the first rank's statement and the tables."""
     from laggard.analysis.tables.timelines.time_split import sum_compute_s

@@ -12,7 +12,7 @@ from laggard.core import fingerprint
 from laggard.core.disk_space import describe_os_error
 from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError, OutputError
 from laggard.core.files.output_files import write_text
-from laggard.core.run_schema import RunRecord, RunStatus, StrategyRecord
+from laggard.core.run_schema import NO_TRAINING, RunRecord, RunStatus, StrategyRecord
 from laggard.network_emulation.probe import BackendName
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
@@ -38,28 +38,33 @@ def create_record(
         command: command line.
         warnings: further warnings.
     """
-    strategy = scenario.workload.strategy
     return RunRecord(
         id="",
         scenario=scenario.name,
         status="running",
         command=tuple(command),
         seed=scenario.workload.seed,
-        strategy=StrategyRecord(
-            name=strategy.name,
-            sync_mode=strategy.sync_mode,
-            description=strategy.describe(),
-            parameters=strategy.model_dump(mode="json", exclude={"name"}),
-            server_tier=place_server(scenario.workload.placement, scenario.hosts).layer
-            if strategy.uses_server
-            else None,
-        ),
+        strategy=_record_strategy(scenario) if scenario.trains else NO_TRAINING,
         versions=fingerprint.list_versions(),
         git=fingerprint.git_commit(scenario.folder),
         testbed=testbed,
         backend=backend,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         warnings=(*scenario.warnings, *warnings),
+    )
+
+
+def _record_strategy(scenario: Scenario) -> StrategyRecord:
+    strategy = scenario.workload.strategy
+    server = (
+        place_server(scenario.workload.placement, scenario.hosts) if strategy.uses_server else None
+    )
+    return StrategyRecord(
+        name=strategy.name,
+        sync_mode=strategy.sync_mode,
+        description=strategy.describe(),
+        parameters=strategy.model_dump(mode="json", exclude={"name"}),
+        server_tier=None if server is None else server.layer,
     )
 
 

@@ -72,7 +72,7 @@ def estimate_bring_up(scenario: Scenario, cpu: CpuPlan) -> BringUp:
     tcp_s = min(rtt_s, TCP_LONGEST_RTT_MS / 1e3) * _TCP_ROUND_TRIPS
     return BringUp(
         create_s=_START_S + _HOST_S * len(scenario.hosts) + _PAIR_S * len(scenario.links.pairs),
-        imports_s=_IMPORT_S,
+        imports_s=_IMPORT_S if scenario.trains else 0.0,
         links_s=_LINK_PROBES_S + tcp_s + _ECHO_ROUND_TRIPS * rtt_s,
         shares_s=_estimate_shares_s(real),
         workers_s=_WORKER_S * len(scenario.ranks) + _CONNECT_ROUND_TRIPS * rtt_s,

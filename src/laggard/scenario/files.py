@@ -15,7 +15,7 @@ from laggard.core.files import input_files
 from laggard.core.yaml_source import MAX_BYTES, YamlSource, YamlValue, parse_yaml
 from laggard.scenario.overrides import SCENARIO_FILES, Override, apply_overrides
 
-OPTIONAL_FILES = ("heterogeneity",)
+OPTIONAL_FILES = ("heterogeneity", "workload")
 _E2CLAB_FILES = ("workflow_env.yaml",)
 _TEMPLATE_FIX = "`laggard init DIR` writes a complete scenario as a start"
 
@@ -48,14 +48,13 @@ class ScenarioFile:
 
 
 def read_files(
-    folder: Path, overrides: Sequence[Override], optional: Sequence[str] = OPTIONAL_FILES
+    folder: Path, overrides: Sequence[Override]
 ) -> tuple[Mapping[str, ScenarioFile], tuple[Problem, ...]]:
     """Read and parse every file of a scenario, and apply overrides.
 
     Args:
         folder: the scenario folder.
         overrides: overrides of any of its files.
-        optional: names of files that may be missing, without `.yaml`.
 
     Returns:
         The files that could be read, by name without `.yaml`, and the problems of the others.
@@ -75,7 +74,7 @@ def read_files(
     for name in SCENARIO_FILES:
         try:
             named = tuple(override for override in overrides if override.file == name)
-            files[name] = _read_file(folder, name, named, may_be_missing=name in optional)
+            files[name] = _read_file(folder, name, named, may_be_missing=name in OPTIONAL_FILES)
         except ScenarioError as error:
             problems.extend(error.problems)
     return files, tuple(problems)
@@ -95,12 +94,10 @@ def find_file_warnings(folder: Path, files: Mapping[str, ScenarioFile]) -> tuple
             found.append(
                 Problem(str(path), 0, 0, "", rule, f"if it is meant to be {near[0]}, rename it")
             )
-    for name in OPTIONAL_FILES:
-        if files[name].as_run() is None:
-            rule = "the file is missing: all hosts are alike, and nothing changes during the run"
-            found.append(
-                Problem(str(folder / f"{name}.yaml"), 0, 0, "", rule, "ignore this if intended")
-            )
+    if files["heterogeneity"].as_run() is None:
+        rule = "the file is missing: all hosts are alike, and nothing changes during the run"
+        missing = str(folder / "heterogeneity.yaml")
+        found.append(Problem(missing, 0, 0, "", rule, "ignore this if intended"))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ from laggard.core.hosts import Host
 from laggard.core.yaml_source import YamlSource, validate_model
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.e2clab import workflow_env
+from laggard.layers_services.e2clab.play_inputs import PlayInputs, find_input_problems
 from laggard.layers_services.e2clab.services import own_classes
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.layers_services.validate import check_hosts as validate_layers
@@ -35,7 +36,6 @@ from laggard.network_emulation.validate import check_heterogeneity as validate_h
 from laggard.network_emulation.validate import validate_rules
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
 from laggard.scenario.files import (
-    OPTIONAL_FILES,
     ScenarioFile,
     find_file_warnings,
     read_bounded,
@@ -53,7 +53,7 @@ MAX_PROBLEMS = 100
 MAX_TRACE_BYTES = 16 << 20
 
 _NO_TRAINING = Workload.model_validate({"model": "mlp", "dataset": "digits"})
-"""Placeholder for a missing `workload.yaml`.
+"""Workload of a scenario that trains nothing.
 
 Its only property that is used is that it has no stopping rule.
 """
@@ -69,10 +69,13 @@ class Scenario:
     Attributes:
         name: name of the folder.
         folder: absolute path of the folder.
+        plays: what the command line gives the plays of `workflow.yaml`.
         layers: content of `layers_services.yaml`.
         network: content of `network.yaml`.
         workflow: content of `workflow.yaml`.
         heterogeneity: content of `heterogeneity.yaml`, empty if the file is missing.
+        trains: whether the scenario is used for training. If not, it has no ranks, and `workload`
+            has no meaning.
         workload: content of `workload.yaml`, with the absolute path of the dataset's folder.
         hosts: all hosts in order, with their addresses.
         links: plan of all links, in virtual units.
@@ -88,10 +91,12 @@ class Scenario:
 
     name: str
     folder: Path
+    plays: PlayInputs
     layers: LayersServices
     network: Network
     workflow: Workflow
     heterogeneity: Heterogeneity
+    trains: bool
     workload: Workload
     hosts: tuple[Host, ...]
     links: LinkPlan
@@ -112,6 +117,11 @@ class Scenario:
         The machine must be able to provide these shares.
         """
         return peak_shares(self.shares, self.changes)
+
+    @property
+    def reference_host(self) -> Host:
+        """Return the host whose clock is the reference: that of the first rank, if there is one."""
+        return (*self.ranks, *self.hosts)[0]
 
     def with_hosts(self, hosts: Iterable[Host]) -> Scenario:
         """Return the same scenario on hosts of the same names with other addresses."""
@@ -188,15 +198,20 @@ class _ScenarioModels:
 
 
 def load_scenario(
-    folder: Path, overrides: Sequence[str] = (), *, training: bool = True
+    folder: Path,
+    overrides: Sequence[str] = (),
+    *,
+    training: bool = True,
+    plays: PlayInputs | None = None,
 ) -> Scenario:
     """Read, check and plan a scenario; nothing is started.
 
     Args:
-        folder: folder with the five files.
+        folder: folder with the five files. Without `workload.yaml`, nothing is trained.
         overrides: texts `file.key=value`, as for `--set`.
-        training: whether the scenario is used for training. If not, `workload.yaml` may be
-            missing, and no workers are placed.
+        training: whether the workload is used. If not, no workers are placed.
+        plays: what the command line gives the plays of `workflow.yaml`; the files that they read
+            must then exist. None if no play will be run.
 
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
@@ -210,13 +225,13 @@ def load_scenario(
     """
     problems = _ProblemCollector()
     parsed = [problems.try_call(partial(parse_override, text)) for text in overrides]
-    optional = OPTIONAL_FILES if training else (*OPTIONAL_FILES, "workload")
     files, unreadable = read_files(
-        folder, [override for override in parsed if override is not None], optional
+        folder, [override for override in parsed if override is not None]
     )
     problems.add(unreadable)
     sources = _collect_sources(folder, files)
-    models = _validate_models(files, folder, problems, training=training)
+    trains = training and _has_content(files, "workload")
+    models = _validate_models(files, folder, problems)
     hosts = () if models.layers is None else compile_hosts(models.layers)
     # Every further check needs the hosts, so the collected problems are reported here.
     if not hosts or problems.add(validate_layers(hosts, sources.layers_services)):
@@ -224,7 +239,9 @@ def load_scenario(
     if models.workflow is not None and models.layers is not None:
         own = own_classes(models.layers)
         problems.add(validate_workflow(models.workflow, hosts, sources.workflow, own))
-    ranks = _place_ranks(models, hosts, sources, problems) if training else ()
+    if plays is not None:
+        problems.add(find_input_problems(sources.workflow, folder, plays))
+    ranks = _place_ranks(models, hosts, sources, problems) if trains else ()
     network = _plan_network(models, hosts, sources, problems)
     if network is not None and models.heterogeneity is not None:
         workers = [host.name for host in ranks]
@@ -237,7 +254,13 @@ def load_scenario(
         changes = problems.try_call(lambda: _expand_changes(models, hosts, links, folder, traces))
     if problems.collected or network is None or changes is None:
         raise problems.to_error()
-    return _create_scenario(folder, files, models, hosts, ranks, (*network, changes), traces)
+    scenario = _create_scenario(folder, files, models, hosts, ranks, (*network, changes), traces)
+    return replace(scenario, trains=trains, plays=plays or scenario.plays)
+
+
+def _has_content(files: Mapping[str, ScenarioFile], name: str) -> bool:
+    """Return whether a file exists or has overrides; one that could not be read exists."""
+    return name not in files or files[name].as_run() is not None
 
 
 def _collect_sources(folder: Path, files: Mapping[str, ScenarioFile]) -> ScenarioSources:
@@ -249,7 +272,7 @@ def _collect_sources(folder: Path, files: Mapping[str, ScenarioFile]) -> Scenari
 
 
 def _validate_models(
-    files: Mapping[str, ScenarioFile], folder: Path, problems: _ProblemCollector, *, training: bool
+    files: Mapping[str, ScenarioFile], folder: Path, problems: _ProblemCollector
 ) -> _ScenarioModels:
     """Validate every file that could be read; a missing optional file gives an empty model."""
 
@@ -260,8 +283,8 @@ def _validate_models(
             else None
         )
 
-    is_unused = not training and "workload" in files and files["workload"].as_run() is None
-    workload = _NO_TRAINING if is_unused else model("workload", Workload)
+    has_workload = _has_content(files, "workload")
+    workload = model("workload", Workload) if has_workload else _NO_TRAINING
     return _ScenarioModels(
         model("layers_services", LayersServices),
         model("network", Network),
@@ -412,10 +435,12 @@ def _create_scenario(
     return Scenario(
         name=folder.resolve().name or "scenario",
         folder=folder.absolute(),
+        plays=PlayInputs(folder.absolute()),
         layers=models.layers,
         network=models.network,
         workflow=models.workflow,
         heterogeneity=models.heterogeneity,
+        trains=bool(ranks),
         workload=models.workload,
         hosts=hosts,
         links=links,

@@ -32,6 +32,7 @@ from laggard.network_emulation.probe import choose_backend
 from laggard.scenario.bring_up import estimate_bring_up
 from laggard.scenario.load import Scenario
 from laggard.workloads.validate import EVALUATIONS_TO_STOP
+from laggard.workloads.workload import Workload
 
 RESERVED_CORES = 0.5
 """Cores reserved for the link emulator, the share controller, the controller and the samplers."""
@@ -129,18 +130,18 @@ class PlannedEvent(Record):
 
 
 class RunPlan(Record):
-    """Output of `laggard plan`."""
+    """Output of `laggard plan`; what belongs to a training is None if nothing is trained."""
 
     scenario: str
     hosts: tuple[PlannedHost, ...]
     links: tuple[PlannedLink, ...]
     events: tuple[PlannedEvent, ...]
-    model: str
-    dataset: str
-    strategy: str
-    batch_size: int
+    model: str | None = None
+    dataset: str | None = None
+    strategy: str | None = None
+    batch_size: int | None = None
     workers: int
-    stop: str
+    stop: str | None = None
     backend: Literal["netem", "userspace"]
     cores: int | None
     dilation: float
@@ -163,10 +164,13 @@ class RunPlan(Record):
 
     def _format_lines(self) -> Iterator[str]:
         yield f"{self.scenario}: {len(self.hosts)} hosts, {self.workers} workers"
-        yield (
-            f"  train {self.model} on {self.dataset}, {self.strategy}, batch {self.batch_size},"
-            f" until {self.stop}"
-        )
+        if self.workers:
+            yield (
+                f"  train {self.model} on {self.dataset}, {self.strategy}, batch"
+                f" {self.batch_size}, until {self.stop}"
+            )
+        else:
+            yield "  no training: the plays of workflow.yaml are the experiment"
         yield from _format_table("hosts", [_format_host(host) for host in self.hosts])
         yield from _format_table("links, one way", [_format_link(link) for link in self.links])
         yield from _format_table(
@@ -203,8 +207,9 @@ class RunPlan(Record):
         yield f"  {self.cores} cores, {usable}; {speed_text}"
         yield f"  {shares}{load_text}"
         if self.bring_up_s is not None:
+            first = "the first training step begins" if self.workers else "the first play begins"
             yield (
-                f"  the first training step begins after about {self.bring_up_s:.0f} s if no other"
+                f"  {first} after about {self.bring_up_s:.0f} s if no other"
                 " program uses the machine; links and shares are verified by then"
             )
 
@@ -215,7 +220,7 @@ def count_reserved_cores(
     """Return the number of a machine's cores that are not available to hosts."""
     return min_reserved + (
         ASYNC_RESERVED_SHARE * cores
-        if scenario.workload.strategy.sync_mode == "asynchronous"
+        if scenario.trains and scenario.workload.strategy.sync_mode == "asynchronous"
         else 0.0
     )
 
@@ -263,7 +268,28 @@ def plan_remote_run(
     hosts = tuple(
         host.model_copy(update={"address": addresses.get(host.name, "")}) for host in run_plan.hosts
     )
-    return run_plan.model_copy(update={"hosts": hosts, "reservation": reservation})
+    warnings = (*run_plan.warnings, *find_unlimited_programs(scenario))
+    return run_plan.model_copy(
+        update={"hosts": hosts, "reservation": reservation, "warnings": warnings}
+    )
+
+
+def find_unlimited_programs(scenario: Scenario) -> tuple[str, ...]:
+    """Return a warning about limits that do not hold for programs of plays on real machines.
+
+    There a CPU share, a drive or a memory limit holds for the workers of a training only.
+    """
+    shares = {host for host, share in scenario.peak_shares.items() if share < 1}
+    limited = sorted(shares | scenario.memory.keys() | scenario.drives.keys())
+    if scenario.trains or not limited:
+        return ()
+    more = f" and {len(limited) - 3} more hosts" if len(limited) > 3 else ""
+    message = (
+        f"{', '.join(limited[:3])}{more}: on real machines, heterogeneity.yaml limits the workers"
+        " of a training, and the programs of plays are not limited — run with --on local, or"
+        " choose slower machines"
+    )
+    return (message,)
 
 
 def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int], *, own_machines: bool) -> RunPlan:
@@ -271,18 +297,12 @@ def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int], *, own_machine
 
     The other fields are set for netem in real time on machines of the hosts' own.
     """
-    workload = scenario.workload
-    return RunPlan(
+    run_plan = RunPlan(
         scenario=scenario.name,
         hosts=tuple(_list_hosts(scenario, cpus)),
         links=tuple(_list_links(scenario)),
         events=tuple(_plan_event(scenario, event) for event in scenario.heterogeneity.events),
-        model=workload.model,
-        dataset=workload.dataset.name,
-        strategy=workload.strategy.describe(),
-        batch_size=workload.batch_size,
         workers=len(scenario.ranks),
-        stop=_format_stop(scenario),
         backend="netem",
         cores=None,
         dilation=1.0,
@@ -297,6 +317,17 @@ def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int], *, own_machine
         ),
         warnings=scenario.warnings,
     )
+    if not scenario.trains:
+        return run_plan
+    workload = scenario.workload
+    training = {
+        "model": workload.model,
+        "dataset": workload.dataset.name,
+        "strategy": workload.strategy.describe(),
+        "batch_size": workload.batch_size,
+        "stop": _format_stop(workload),
+    }
+    return run_plan.model_copy(update=training)
 
 
 def _list_hosts(scenario: Scenario, cpus: Mapping[str, int]) -> Iterator[PlannedHost]:
@@ -411,8 +442,8 @@ def _format_values(holder: HostEvent | LinkEvent | DriveLimits) -> str:
     )
 
 
-def _format_stop(scenario: Scenario) -> str:
-    stop = scenario.workload.stop
+def _format_stop(workload: Workload) -> str:
+    stop = workload.stop
     parts = [
         (
             f"accuracy {stop.accuracy:g} in {EVALUATIONS_TO_STOP} evaluations in a row"

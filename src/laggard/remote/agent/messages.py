@@ -67,7 +67,7 @@ class AgentPlan(_Message):
             agent finds their network interface.
         evaluator: plan of the evaluator, on one node only: the server's, or else the head.
         server: plan of the parameter server, on its node only and if the strategy has one.
-        sampler: plan of the link sampler, for this node's connections.
+        sampler: plan of the link sampler, for this node's connections; None without workers.
         share: fraction of one core that the workers get at the start; None if never limited.
         core: index of the core that the share applies to, modulo the number of usable cores.
         drive: limits of the host's drive at the start; None if never limited.
@@ -83,7 +83,7 @@ class AgentPlan(_Message):
     workers: tuple[WorkerPlan, ...]
     evaluator: EvaluatorPlan | None
     server: ServerPlan | None = None
-    sampler: LinkSamplerPlan
+    sampler: LinkSamplerPlan | None = None
     share: float | None
     core: int
     drive: DriveLimits | None = None

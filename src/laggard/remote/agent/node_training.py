@@ -115,7 +115,8 @@ class NodeTraining:
         # A node without workers and server has no connections to sample.
         if not plan.workers and plan.server is None:
             return
-        self._spawn("sampler", -1, plan.sampler.to_json())
+        if plan.sampler is not None:
+            self._spawn("sampler", -1, plan.sampler.to_json())
         if plan.server is not None:
             self._host_pids.add(self._spawn("server", -1, plan.server.to_json()))
         interface = find_interface(plan.address)

@@ -1,0 +1,175 @@
+"""Files of this machine that the plays of `workflow.yaml` read, checked before anything starts.
+
+E2Clab's second argument is a folder with these files, the artifacts. Plays name it as
+`{{ artifacts_dir }}`, and in `prepare` and `launch` as `{{ working_dir }}` too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from laggard.core.errors import Problem, ScenarioError
+from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
+from laggard.layers_services.e2clab import workflow_env
+
+_BLOCKS = ("block", "rescue", "always")
+_SOURCE_KEYS = {"copy": "src", "template": "src", "unarchive": "src", "script": "cmd"}
+"""Modules that read a file of this machine, and the argument that names it."""
+
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "local"})
+_WRITES_HERE = frozenset({"fetch", "ansible.builtin.fetch", "local_action"})
+_VARIABLE = re.compile(r"\{\{\s*(artifacts_dir|working_dir|scenario_dir)\s*\}\}")
+
+
+@dataclass(frozen=True)
+class PlayInputs:
+    """What the command line gives the plays.
+
+    Attributes:
+        artifacts: absolute path of the folder with the plays' files, `{{ artifacts_dir }}`.
+        app_conf: set of variables of `workflow_env.yaml` that the plays see; None for none.
+    """
+
+    artifacts: Path
+    app_conf: str | None = None
+
+
+@dataclass(frozen=True)
+class _SourceFile:
+    """File that a task reads: its place in the workflow, and its path as written."""
+
+    key: KeyPath
+    stage: str
+    text: str
+
+
+def find_input_problems(source: YamlSource, scenario: Path, inputs: PlayInputs) -> list[Problem]:
+    """Return one problem for each input of the plays that does not exist.
+
+    A file counts as missing only if that is certain. Its path must have no other variables than
+    those of folders. Its task must not be conditional, and no task that writes on this machine may
+    name the file.
+
+    Args:
+        source: source of `workflow.yaml`.
+        scenario: folder of the scenario.
+        inputs: what the command line gives the plays.
+    """
+    problems: list[Problem] = []
+    if not inputs.artifacts.is_dir():
+        state = "is not a folder" if inputs.artifacts.exists() else "does not exist"
+        fix = "give the folder with the files of the plays, or omit --artifacts"
+        rule = f"the folder of artifacts {state}"
+        problems.append(Problem(str(inputs.artifacts), 0, 0, "", rule, fix))
+    if inputs.app_conf is not None:
+        try:
+            workflow_env.variables_of(scenario / workflow_env.FILE, inputs.app_conf)
+        except ScenarioError as error:
+            problems.extend(error.problems)
+    written = "\n".join(_list_written_here(source.value))
+    for file in _list_source_files(source):
+        problem = _check_file(source, file, scenario.absolute(), inputs.artifacts, written)
+        problems += [] if problem is None else [problem]
+    return problems
+
+
+def _check_file(
+    source: YamlSource, file: _SourceFile, scenario: Path, artifacts: Path, written: str
+) -> Problem | None:
+    folders = {"artifacts_dir": artifacts, "scenario_dir": scenario}
+    if file.stage != "finalize":
+        folders["working_dir"] = artifacts
+    path = _VARIABLE.sub(lambda match: str(folders.get(match[1], match[0])), file.text)
+    name = Path(path).name
+    if "{{" in path or "{%" in path or not name or name in written:
+        return None
+    if not Path(path).is_absolute():
+        return _check_relative(source, file, path, folders)
+    if Path(path).exists():
+        return None
+    folder = "the scenario's folder" if artifacts == scenario else str(artifacts)
+    fix = f"put it into {folder}, or name the folder that has it with --artifacts"
+    if not _VARIABLE.search(file.text):
+        fix = "correct the path"
+    return source.locate_problem(file.key, f"the play needs the file {path}, which is missing", fix)
+
+
+def _check_relative(
+    source: YamlSource, file: _SourceFile, path: str, folders: Mapping[str, Path]
+) -> Problem:
+    """Refuse a path that depends on the folder in which the command was started."""
+    names = [name for name, folder in folders.items() if (folder / path).exists()]
+    variable = names[0] if names else "artifacts_dir"
+    better = f"{{{{ {variable} }}}}/{path}"
+    fix = f'write "{better}"' + ("" if names else ", and put the file there")
+    rule = "the path must not depend on the folder in which the command was started"
+    return source.locate_problem(file.key, rule, fix)
+
+
+def _list_source_files(source: YamlSource) -> Iterator[_SourceFile]:
+    plays = source.value if isinstance(source.value, list) else []
+    for i, play in enumerate(plays):
+        if isinstance(play, dict):
+            for stage in ("prepare", "launch", "finalize"):
+                yield from _list_task_files(source, (i, stage), stage)
+
+
+def _list_task_files(source: YamlSource, key: KeyPath, stage: str) -> Iterator[_SourceFile]:
+    tasks = source.at(key)
+    for j, task in enumerate(tasks if isinstance(tasks, list) else []):
+        if not isinstance(task, dict) or "when" in task or task.get("ignore_errors"):
+            continue
+        for block in _BLOCKS:
+            yield from _list_task_files(source, (*key, j, block), stage)
+        for module, value in task.items():
+            argument = _SOURCE_KEYS.get(module.removeprefix("ansible.builtin."))
+            if argument is not None:
+                yield from _list_argument_files((*key, j, module), stage, argument, value)
+
+
+def _list_written_here(value: YamlValue, *, is_here: bool = False) -> Iterator[str]:
+    """Yield the texts of all tasks that run on this machine or fetch files to it."""
+    if isinstance(value, str):
+        if is_here:
+            yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _list_written_here(each, is_here=is_here)
+    elif isinstance(value, dict):
+        place = str(value.get("delegate_to", value.get("connection", "")))
+        inside = is_here or place in _THIS_MACHINE
+        for key, each in value.items():
+            yield from _list_written_here(each, is_here=inside or key in _WRITES_HERE)
+
+
+def _list_argument_files(
+    key: KeyPath, stage: str, argument: str, value: YamlValue
+) -> Iterator[_SourceFile]:
+    if isinstance(value, dict):
+        text = value.get(argument)
+        if isinstance(text, str) and not value.get("remote_src"):
+            yield _SourceFile((*key, argument), stage, _first_word(text, argument))
+    elif isinstance(value, str) and argument == "cmd":
+        yield _SourceFile(key, stage, _first_word(value, argument))
+    elif isinstance(value, str):
+        words = dict(word.split("=", 1) for word in _split(value) if "=" in word)
+        if "src" in words and "remote_src" not in words:
+            yield _SourceFile(key, stage, words["src"])
+
+
+def _first_word(text: str, argument: str) -> str:
+    """Return the program of a command line; other arguments are a path as a whole."""
+    return (_split(text) or [text])[0] if argument == "cmd" else text
+
+
+def _split(text: str) -> list[str]:
+    """Split a command line into words; a template is one word."""
+    joined = re.sub(r"\{\{\s*(\w+)\s*\}\}", r"{{\1}}", text)
+    with suppress(ValueError):
+        return shlex.split(joined)
+    return []
