@@ -18,9 +18,21 @@ from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
 from laggard.layers_services.e2clab import workflow_env
 
 _BLOCKS = ("block", "rescue", "always")
-_SOURCE_KEYS = {"copy": "src", "template": "src", "unarchive": "src", "script": "cmd"}
+_SOURCE_KEYS = {
+    "assemble": "src",
+    "copy": "src",
+    "import_tasks": "file",
+    "include_tasks": "file",
+    "include_vars": "file",
+    "script": "cmd",
+    "synchronize": "src",
+    "template": "src",
+    "unarchive": "src",
+}
 """Modules that read a file of this machine, and the argument that names it."""
 
+_NEEDED_VARIABLE = re.compile(r"\{\{\s*(env_\w+)\s*\}\}")
+"""Variable of a set that stands alone, and so has no default."""
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "local"})
 _WRITES_HERE = frozenset({"fetch", "ansible.builtin.fetch", "local_action"})
 _VARIABLE = re.compile(r"\{\{\s*(artifacts_dir|working_dir|scenario_dir)\s*\}\}")
@@ -66,16 +78,45 @@ def find_input_problems(source: YamlSource, scenario: Path, inputs: PlayInputs) 
         fix = "give the folder with the files of the plays, or omit --artifacts"
         rule = f"the folder of artifacts {state}"
         problems.append(Problem(str(inputs.artifacts), 0, 0, "", rule, fix))
-    if inputs.app_conf is not None:
-        try:
-            workflow_env.variables_of(scenario / workflow_env.FILE, inputs.app_conf)
-        except ScenarioError as error:
-            problems.extend(error.problems)
+    try:
+        problems += _find_variable_problems(source, scenario / workflow_env.FILE, inputs.app_conf)
+    except ScenarioError as error:
+        problems.extend(error.problems)
     written = "\n".join(_list_written_here(source.value))
     for file in _list_source_files(source):
         problem = _check_file(source, file, scenario.absolute(), inputs.artifacts, written)
         problems += [] if problem is None else [problem]
     return problems
+
+
+def _find_variable_problems(source: YamlSource, file: Path, app_conf: str | None) -> list[Problem]:
+    """Return a problem if no set of variables is chosen, and plays need one.
+
+    Raises:
+        ScenarioError: the chosen set does not exist, or the file is not valid.
+    """
+    if app_conf is not None:
+        workflow_env.variables_of(file, app_conf)
+        return []
+    sets = workflow_env.load_sets(file) if file.exists() else {}
+    names = {f"env_{name}" for variables in sets.values() for name in variables}
+    for key, text in _list_stage_texts(source):
+        missing = names & set(_NEEDED_VARIABLE.findall(text))
+        if missing:
+            rule = f"{min(missing)} is a variable of {workflow_env.FILE}, and no set is chosen"
+            fix = f"choose one of its sets, such as --app-conf {next(iter(sets))}"
+            return [source.locate_problem(key, rule, fix, value=min(missing))]
+    return []
+
+
+def _list_stage_texts(source: YamlSource) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the place and the texts of the stages that see the variables of a set."""
+    plays = source.value if isinstance(source.value, list) else []
+    for i, play in enumerate(plays):
+        for stage in ("launch", "finalize"):
+            tasks = play.get(stage) if isinstance(play, dict) else None
+            for j, task in enumerate(tasks if isinstance(tasks, list) else []):
+                yield (i, stage, j), "\n".join(_list_written_here(task, is_here=True))
 
 
 def _check_file(
@@ -115,6 +156,10 @@ def _list_source_files(source: YamlSource) -> Iterator[_SourceFile]:
     plays = source.value if isinstance(source.value, list) else []
     for i, play in enumerate(plays):
         if isinstance(play, dict):
+            files = play.get("vars_files")
+            for j, file in enumerate(files if isinstance(files, list) else []):
+                if isinstance(file, str):
+                    yield _SourceFile((i, "vars_files", j), "prepare", file)
             for stage in ("prepare", "launch", "finalize"):
                 yield from _list_task_files(source, (i, stage), stage)
 
@@ -152,14 +197,21 @@ def _list_argument_files(
 ) -> Iterator[_SourceFile]:
     if isinstance(value, dict):
         text = value.get(argument)
-        if isinstance(text, str) and not value.get("remote_src"):
+        if isinstance(text, str) and not _may_be_remote(argument, value):
             yield _SourceFile((*key, argument), stage, _first_word(text, argument))
-    elif isinstance(value, str) and argument == "cmd":
+    elif isinstance(value, str) and argument != "src":
         yield _SourceFile(key, stage, _first_word(value, argument))
     elif isinstance(value, str):
         words = dict(word.split("=", 1) for word in _split(value) if "=" in word)
-        if "src" in words and "remote_src" not in words:
+        if "src" in words and not _may_be_remote(argument, words):
             yield _SourceFile(key, stage, words["src"])
+
+
+def _may_be_remote(argument: str, values: Mapping[str, YamlValue]) -> bool:
+    """Return whether the source may be on the host: `remote_src`, or `mode: pull`."""
+    if argument != "src":
+        return False
+    return bool(values.get("remote_src")) or values.get("mode") == "pull"
 
 
 def _first_word(text: str, argument: str) -> str:

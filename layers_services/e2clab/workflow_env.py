@@ -28,6 +28,16 @@ class WorkflowEnvironment(RootModel[dict[StrictStr, dict[StrictStr, Variable]]])
     model_config = ConfigDict(frozen=True)
 
 
+def load_sets(file: Path) -> Mapping[str, Mapping[str, Variable]]:
+    """Return all sets of variables of a file.
+
+    Raises:
+        ScenarioError: the file is invalid
+    """
+    source = parse_yaml(file.read_bytes(), str(file))
+    return validate_model(source, WorkflowEnvironment).root
+
+
 def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
     """Return the variables of one set.
 

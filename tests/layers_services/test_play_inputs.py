@@ -15,6 +15,9 @@ THERE = (
     'launch: [{template: {src: "{{ working_dir }}/there", dest: /tmp/x}}]',
     'launch: [{ansible.builtin.copy: {src: "{{ scenario_dir }}/network.yaml", dest: /tmp/x}}]',
     'launch: [{script: "{{ artifacts_dir }}/there --fast"}]',
+    "prepare: [{include_vars: '{{ scenario_dir }}/network.yaml'}]",
+    "prepare: [{synchronize: {src: '{{ artifacts_dir }}/', dest: /tmp/app/}}]",
+    "vars_files: ['{{ artifacts_dir }}/there']",
     "launch: [{copy: 'src={{ artifacts_dir }}/there dest=/tmp/x'}]",
 )
 UNCERTAIN = (
@@ -23,6 +26,7 @@ UNCERTAIN = (
     'prepare: [{copy: {src: "{{ artifacts_dir }}/none", dest: /tmp/x}, ignore_errors: true}]',
     "prepare: [{copy: {content: text, dest: /tmp/none}}]",
     "prepare: [{copy: {src: /none, dest: /tmp/x, remote_src: true}}]",
+    'launch: [{synchronize: {src: /none, dest: "{{ working_dir }}/", mode: pull}}]',
     'finalize: [{copy: {src: "{{ working_dir }}/none", dest: /tmp/x}}]',
     (
         'prepare: [{shell: "make > {{ artifacts_dir }}/none", delegate_to: localhost}]\n'
@@ -37,6 +41,8 @@ MISSING = (
     ('prepare: [{copy: {src: "{{ artifacts_dir }}/none", dest: /tmp/none}}]', "/none, which is"),
     ('launch: [{script: {cmd: "{{ artifacts_dir }}/none --fast"}}]', "/none, which is"),
     ("launch: [{block: [{unarchive: {src: /none.tgz, dest: /tmp}}]}]", "correct the path"),
+    ("prepare: [{include_vars: '{{ scenario_dir }}/none'}]", "/none, which is"),
+    ("vars_files: ['{{ artifacts_dir }}/none']", "/none, which is"),
     ("launch: [{copy: {src: there, dest: /tmp/x}}]", 'write "{{ artifacts_dir }}/there"'),
     ("launch: [{copy: {src: network.yaml, dest: /x}}]", 'write "{{ scenario_dir }}/network.yaml"'),
     ("launch: [{copy: {src: none, dest: /tmp/x}}]", "and put the file there"),
@@ -73,6 +79,18 @@ def test_what_is_certainly_missing_is_refused_at_its_place(
     (message,) = _find(play, places)
     assert message.startswith("workflow.yaml:2:")
     assert said in message
+
+
+def test_a_set_of_variables_must_be_chosen_where_plays_need_one(places: tuple[Path, Path]) -> None:
+    scenario, _ = places
+    (scenario / "workflow_env.yaml").write_text("slow: {rate: 1}\nfast: {rate: 9}\n")
+    launch = 'launch: [{shell: "run --rate {{ env_rate }}"}]'
+    (message,) = _find(launch, places)
+    assert message.startswith("workflow.yaml:2:")
+    assert "--app-conf slow" in message
+    assert _find(launch, places, "slow") == []
+    assert _find(launch.replace("launch", "prepare"), places) == []
+    assert _find(launch.replace("env_rate", "env_rate | default(1)"), places) == []
 
 
 def test_a_folder_and_a_set_of_variables_must_exist(places: tuple[Path, Path]) -> None:

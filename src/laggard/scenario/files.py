@@ -15,6 +15,10 @@ from laggard.core.files import input_files
 from laggard.core.yaml_source import MAX_BYTES, YamlSource, YamlValue, parse_yaml
 from laggard.scenario.overrides import SCENARIO_FILES, Override, apply_overrides
 
+_EMPTY_FILES = {
+    "network.yaml": "a network without limits is `networks: []`",
+    "workflow.yaml": "a workflow without tasks is `[]`",
+}
 OPTIONAL_FILES = ("heterogeneity", "workload")
 _E2CLAB_FILES = ("workflow_env.yaml",)
 _TEMPLATE_FIX = "`laggard init DIR` writes a complete scenario as a start"
@@ -152,7 +156,7 @@ def _suggest_fix(path: Path) -> str:
     other = path.with_suffix(".yml")
     if other.exists():
         return f"rename {other.name} to {path.name}"
-    return "a workflow without tasks is `[]`" if path.name == "workflow.yaml" else _TEMPLATE_FIX
+    return _EMPTY_FILES.get(path.name, _TEMPLATE_FIX)
 
 
 _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
