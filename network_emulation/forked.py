@@ -159,9 +159,9 @@ class ForkedCall(Generic[_T]):
         value: _T = result
         return value
 
-    def is_done(self) -> bool:
-        """Return whether `result` would return or raise at once."""
-        return bool(select.select([self._stream], [], [], 0.0)[0])
+    def is_done(self, timeout_s: float = 0.0) -> bool:
+        """Wait at most so long, and return whether `result` would return or raise at once."""
+        return bool(select.select([self._stream], [], [], timeout_s)[0])
 
     def __enter__(self) -> Self:
         return self

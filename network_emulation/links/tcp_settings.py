@@ -27,7 +27,7 @@ _IPV4 = Path("/proc/sys/net/ipv4")
 _PREFERRED = ("cubic", "reno")
 _RTO_MIN_MS = 200.0
 """Linux's minimum retransmission time-out."""
-_BUFFER_BYTES = 64 << 20
+_BUFFER_BYTES = 256 << 20
 """Size up to which TCP buffers may grow, so that they do not limit long fast links."""
 _RTAX_RTO_MIN = 13
 """Number of the route metric `rto_min` in the kernel's rtnetlink.h."""
@@ -52,7 +52,7 @@ def configure_tcp(namespace: Path, dilation: Dilation) -> TcpSettings:
     """Set the TCP of a namespace whose `eth0` is up and has an address.
 
     Connections do not inherit metrics of earlier ones (`tcp_no_metrics_save`), so measuring a link
-    does not change the training on it. Buffers may grow to 64 MiB, so that they do not limit long
+    does not change the training on it. Buffers may grow to 256 MiB, so that they do not limit long
     fast links.
 
     Args:

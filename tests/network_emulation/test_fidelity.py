@@ -15,23 +15,28 @@ from hypothesis import strategies as st
 
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
-from laggard.network_emulation.fidelity.measure import LossCount
-from laggard.network_emulation.fidelity.verify_links import (
+from laggard.network_emulation.fidelity.link_tasks import (
     HOST_MBPS,
-    ORDINARY,
     ROUND_MBPS,
     RTT_PAIRS,
     Task,
     choose_representatives,
+    choose_round_trips,
     echo_probe,
+    estimate_duration_s,
     links_used,
-    loss_error_percent,
     loss_probe,
-    measure_patiently,
-    median_round_trip_ms,
     plan_rounds,
     rate_probe,
     sample_round_trips,
+)
+from laggard.network_emulation.fidelity.measure import LossCount
+from laggard.network_emulation.fidelity.probes.echo import LARGE_BYTES, SMALL_BYTES
+from laggard.network_emulation.fidelity.verify_links import (
+    ORDINARY,
+    loss_error_percent,
+    measure_patiently,
+    median_round_trip_ms,
     verify_links,
 )
 from laggard.network_emulation.link_plan import (
@@ -151,11 +156,60 @@ def test_probes_leave_a_slow_link_idle_and_dilate() -> None:
     assert rate_probe(lossy, PLAIN).transport == "udp"
     crawling = rate_probe(replace(slow, there=Constraint(12.5, rate_mbps=0.00547)), PLAIN)
     assert crawling.transport == "udp"
-    assert crawling.window_s > 5 * 2.2, "several packets, of 2.2 s each"
+    packet_s = crawling.packet_bytes * 8e-6 / 0.00547
+    assert packet_s < 0.2, "a full-size packet takes 2.2 s"
+    assert crawling.window_s >= 5 * packet_s
+    assert crawling.burst_bytes > 0, "what a token bucket passes at once does not count"
     jittery = replace(slow, there=Constraint(15.0, jitter_ms=10.0, rate_mbps=40.0))
     assert rate_probe(jittery, PLAIN).window_s > 1.0, "long against what jitter does to its ends"
     assert loss_probe(lossy, PLAIN, 1).count == 1900
     assert loss_probe(lossy, PLAIN, 100).per_s == 160.0
+
+
+@given(st.floats(1e-4, 1000.0), st.floats(1e-4, 1000.0), st.floats(0.0, 1e5))
+def test_echoes_have_two_sizes_and_find_any_link_idle(
+    there: float, back: float, delay: float
+) -> None:
+    task = Task(("a", "b"), Constraint(delay, rate_mbps=there), Constraint(delay, rate_mbps=back))
+    probe = echo_probe(task, PLAIN)
+    assert SMALL_BYTES < probe.large_bytes <= LARGE_BYTES
+    assert probe.large_bytes % 2 == 0, "a checksum is one of words of two bytes"
+    echo_ms = (probe.large_bytes + 42) * 8e-3 * (1 / there + 1 / back)
+    assert probe.spacing_ms >= 2 * echo_ms * 0.999
+    assert probe.patience_ms >= echo_ms + 2 * delay
+    assert probe.count >= 4
+
+
+def test_a_link_that_loses_everything_is_verified_by_its_losses_alone() -> None:
+    hosts = make_hosts(1, 1, 1)
+    cloud, fog, edge = (host.name for host in hosts)
+    dead, alive = Constraint(5.0, rate_mbps=10.0, loss_percent=100.0), Constraint(5.0)
+    pairs = {(cloud, fog): dead, (fog, cloud): alive, (cloud, edge): alive, (edge, cloud): alive}
+    plan = LinkPlan(hosts, pairs)
+    tasks = choose_representatives(plan)
+    assert {task.pair for task in tasks if task.there == dead} == {(cloud, fog)}
+    assert not any(task.has_rate for task in tasks)
+    measured = choose_round_trips(plan, tasks)
+    assert {frozenset(task.pair) for task in measured} == {frozenset((cloud, edge))}
+
+
+@pytest.mark.parametrize(
+    ("link", "least_s", "most_s"),
+    [
+        (Constraint(5.0, rate_mbps=100.0), 0.5, 4.0),
+        (Constraint(10.0, rate_mbps=0.001), 60.0, 120.0),
+        (Constraint(100_000.0, rate_mbps=1.0), 390.0, 420.0),
+    ],
+)
+def test_the_time_of_verification_is_known_before(
+    link: Constraint, least_s: float, most_s: float
+) -> None:
+    hosts = make_hosts(1, 0, 1)
+    cloud, edge = (host.name for host in hosts)
+    plan = LinkPlan(hosts, {(cloud, edge): link, (edge, cloud): link})
+    assert least_s < estimate_duration_s(plan, PLAIN) < most_s
+    doubled_s = estimate_duration_s(plan, Dilation(2.0))
+    assert estimate_duration_s(plan, PLAIN) < doubled_s
 
 
 @pytest.mark.parametrize(

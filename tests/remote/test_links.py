@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laggard.core.hosts import Host
-from laggard.network_emulation.fidelity.verify_links import Task
+from laggard.network_emulation.fidelity.link_tasks import Task
 from laggard.network_emulation.link_plan import AccessLink, Constraint, LinkPlan
 from laggard.network_emulation.links.end_host_shaping import plan_inlets
 from laggard.remote.links import add_base_delays, plan_rate_flow

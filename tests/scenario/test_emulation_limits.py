@@ -37,3 +37,16 @@ def test_hosts_with_too_little_of_a_core_are_named(
     for warning in warnings:
         assert f"{edge + 2} hosts (2 of cloud, {edge} of edge)" in warning
         assert "use fewer hosts" in warning
+
+
+@pytest.mark.parametrize(("rate", "is_long"), [("10mbit", False), ("1kbit", True)])
+def test_a_long_verification_is_told(rate: str, is_long: bool, tmp_path: Path) -> None:
+    rule = f"{{src: cloud.*, dst: edge.*, delay: 5ms, rate: {rate}}}"
+    files = {
+        "layers_services": LAYERS % 1,
+        "network": f"networks: [{rule}]\n",
+        "workflow": "[]\n",
+        "workload": "model: mlp\ndataset: digits\nbatch_size: 12\nstop: {steps: 1}\n",
+    }
+    warnings = list_emulation_limits(load_scenario(write(tmp_path / "slow", files)), 2)
+    assert [("to verify the links" in warning) for warning in warnings] == [True] * is_long

@@ -42,6 +42,7 @@ class EchoProbe:
         count: number of echoes, both sizes together.
         spacing_ms: time between two echoes.
         patience_ms: longest round trip to wait for.
+        large_bytes: payload of the large echoes.
     """
 
     src: str
@@ -49,6 +50,7 @@ class EchoProbe:
     count: int
     spacing_ms: float
     patience_ms: float
+    large_bytes: int = LARGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ class Echoes:
         small_ns: round trips of small echoes.
         large_ns: round trips of large echoes.
         header_bytes: size of their IP headers.
+        large_bytes: payload of the large echoes.
     """
 
     small_ns: tuple[int, ...]
     large_ns: tuple[int, ...]
     header_bytes: int = _IP_BYTES
+    large_bytes: int = LARGE_BYTES
 
 
 @dataclass
@@ -88,7 +92,7 @@ def measure_echoes(
     """
     sampled = sample_echoes(probes, hosts)
     return {
-        pair: round_trip_ms(each.small_ns, each.large_ns, each.header_bytes)
+        pair: round_trip_ms(each.small_ns, each.large_ns, each.header_bytes, each.large_bytes)
         for pair, each in sampled.items()
     }
 
@@ -115,7 +119,7 @@ def sample_echoes(
             source.close()
     return {
         (r.probe.src, r.probe.dst): Echoes(
-            tuple(r.small_ns), tuple(r.large_ns), r.peer.header_bytes
+            tuple(r.small_ns), tuple(r.large_ns), r.peer.header_bytes, r.probe.large_bytes
         )
         for r in rounds
     }
@@ -126,7 +130,10 @@ def _get_icmp_protocol(endpoint: ProbeEndpoint) -> int:
 
 
 def round_trip_ms(
-    small_ns: Sequence[int], large_ns: Sequence[int], header_bytes: int = _IP_BYTES
+    small_ns: Sequence[int],
+    large_ns: Sequence[int],
+    header_bytes: int = _IP_BYTES,
+    large_bytes: int = LARGE_BYTES,
 ) -> float | None:
     """Return the round trip of an empty packet in ms; None without echoes of both sizes.
 
@@ -134,11 +141,12 @@ def round_trip_ms(
         small_ns: round trips of small echoes.
         large_ns: round trips of large echoes.
         header_bytes: size of their IP headers.
+        large_bytes: payload of the large echoes.
     """
     if not small_ns or not large_ns:
         return None
     small, large = statistics.median(small_ns), statistics.median(large_ns)
-    per_byte = max(0.0, (large - small) / (LARGE_BYTES - SMALL_BYTES))
+    per_byte = max(0.0, (large - small) / (large_bytes - SMALL_BYTES))
     return (small - per_byte * (SMALL_BYTES + header_bytes + _HEADERS)) / 1e6
 
 
@@ -178,7 +186,7 @@ def _is_complete(rounds: Sequence[_Round], plan: Sequence[object]) -> bool:
 def _send_echo(
     round_: _Round, sources: Mapping[int, socket.socket], index: int, number: int
 ) -> None:
-    size = LARGE_BYTES if number % 2 else SMALL_BYTES
+    size = round_.probe.large_bytes if number % 2 else SMALL_BYTES
     if round_.peer.family == socket.AF_INET6:
         # The kernel computes the checksum, which covers the addresses too (RFC 3542).
         packet = _ICMP.pack(_ECHO_REQUEST_6, 0, 0, index, number) + bytes(size)

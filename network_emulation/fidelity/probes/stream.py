@@ -44,6 +44,8 @@ _QUEUE_BYTES = (12_000, 600_000)
 """Smallest and largest queue to keep at the bottleneck."""
 _OVERDRIVE = 1.25
 """Factor by which a UDP flow exceeds the expected rate."""
+_DATAGRAM_S = 0.02
+_LEAST_DATAGRAM_BYTES = 82
 _SO_MAX_PACING_RATE = 47
 _MOST_EXCESS = 0.1
 """Largest part by which a paced flow exceeds the rate."""
@@ -70,6 +72,28 @@ class RateProbe:
     transport: Literal["tcp", "udp"] = "tcp"
     loss: float = 0.0
     jitter_ms: float = 0.0
+
+    @property
+    def packet_bytes(self) -> int:
+        """Return the bytes of a packet on the wire.
+
+        Datagrams on a slow link are small, so that one takes at most 20 ms if that is possible.
+        """
+        if self.transport == "tcp":
+            return PACKET_BYTES
+        fitting = int(self.rate_mbps * 1.25e5 * _DATAGRAM_S)
+        return min(PACKET_BYTES, max(_LEAST_DATAGRAM_BYTES, fitting))
+
+    @property
+    def burst_bytes(self) -> int:
+        """Return the bytes to skip before measuring, which a token bucket may pass at once."""
+        return 0 if self.packet_bytes == PACKET_BYTES else 2 * PACKET_BYTES
+
+    @property
+    def longest_s(self) -> float:
+        """Return the usual duration of the measurement if the link has the expected rate."""
+        rate = self.rate_mbps * 1.25e5
+        return self.delay_ms / 1e3 + self.burst_bytes / rate + self.window_s
 
     @property
     def window_bytes(self) -> int:
@@ -108,7 +132,7 @@ class RateProbe:
         but at least the time of five packets. Packets that wait for an earlier packet arrive
         together with it, so either end of the window may be wrong by about one jitter.
         """
-        packet_s = PACKET_BYTES * 8e-6 / self.rate_mbps
+        packet_s = self.packet_bytes * 8e-6 / self.rate_mbps
         return max(5 * packet_s, min(2.0, max(0.3, 60 * packet_s, 160e-3 * self.jitter_ms)))
 
 
@@ -163,7 +187,7 @@ def served_mbps(marks: Sequence[tuple[float, int]]) -> float:
 
 
 def _wire_mbps(flow: _Flow) -> float:
-    return served_mbps(flow.marks) * PACKET_BYTES / flow.payload_bytes
+    return served_mbps(flow.marks) * flow.probe.packet_bytes / flow.payload_bytes
 
 
 def _open_flow(probe: RateProbe, hosts: Mapping[str, ProbeEndpoint], stack: ExitStack) -> _Flow:
@@ -177,7 +201,11 @@ def _open_flow(probe: RateProbe, hosts: Mapping[str, ProbeEndpoint], stack: Exit
             rate = struct.pack("=Q", probe.paced_bytes_per_s)  # 32 bits end at 34 Gbit/s
             sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
     sender.connect_ex(listener.getsockname())
-    over_ipv4 = TCP_PAYLOAD_BYTES if probe.transport == "tcp" else UDP_PAYLOAD_BYTES
+    over_ipv4 = (
+        TCP_PAYLOAD_BYTES
+        if probe.transport == "tcp"
+        else UDP_PAYLOAD_BYTES - (PACKET_BYTES - probe.packet_bytes)
+    )
     payload_bytes = over_ipv4 - (hosts[probe.dst].header_bytes - IPV4_HEADER_BYTES)
     return _Flow(probe, sender, listener, payload_bytes, listening=probe.transport == "tcp")
 
@@ -235,7 +263,7 @@ def _push_datagrams(flow: _Flow, now_s: float, started_s: float) -> None:
             flow.sender.send(_CHUNK[: flow.payload_bytes])
         except (BlockingIOError, ConnectionRefusedError):
             return
-        flow.sent += PACKET_BYTES
+        flow.sent += flow.probe.packet_bytes
 
 
 def _pull_bytes(flow: _Flow, started_s: float) -> None:
@@ -263,8 +291,11 @@ def _is_steady(flow: _Flow, now_s: float, started_s: float) -> bool:
     That is the case when datagrams have arrived for some time, when the network has held a full
     window for a round trip, or when the warm-up is over.
     """
+    arrived = flow.received * flow.probe.packet_bytes / flow.payload_bytes
     if flow.probe.transport == "tcp" and not flow.full():
         flow.begun_s = None
+    elif arrived < flow.probe.burst_bytes:
+        return False
     elif flow.begun_s is None:
         flow.begun_s = now_s
     settled_s = _SETTLED_S + (flow.probe.rtt_ms / 1e3 if flow.probe.transport == "tcp" else 0.0)

@@ -19,20 +19,22 @@ from laggard.core.errors import EmulationError
 from laggard.core.run_schema import FidelityCheck
 from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.dynamics.changes import TimedChange
+from laggard.network_emulation.fidelity.link_tasks import (
+    Task,
+    choose_representatives,
+    echo_probe,
+    loss_probe,
+    choose_round_trips,
+    transport_for,
+)
 from laggard.network_emulation.fidelity.measure import EchoProbe, LossCount
 from laggard.network_emulation.fidelity.probes.apart import FlowProbe
 from laggard.network_emulation.fidelity.verify_links import (
     REALTIME,
-    Task,
-    choose_representatives,
-    echo_probe,
     loss_check,
-    loss_probe,
     measure_patiently,
     rate_check,
     rtt_check,
-    sample_round_trips,
-    transport_for,
 )
 from laggard.network_emulation.links.end_host_shaping import IngressLimit, plan_inlets
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, Pair, tier_pairs
@@ -160,10 +162,8 @@ def verify_remote_links(
         )
 
     chosen = choose_representatives(plan)
-    tasks, sampled = rebase_tasks(chosen), rebase_tasks(sample_round_trips(plan, chosen))
-    limited = [
-        task for task in tasks if task.there.rate_mbps is not None and task.there.loss_percent < 100
-    ]
+    tasks, sampled = rebase_tasks(chosen), rebase_tasks(choose_round_trips(plan, chosen))
+    limited = [task for task in tasks if task.has_rate]
     lossy = [task for task in tasks if task.there.loss_percent > 0]
     return (
         *measure_patiently(sampled, lambda some, _: _verify_round_trips(agent_pool, plan, some)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from laggard.core.run_schema import FidelityCheck
 from laggard.layers_services.local.namespaces import HostNamespaces, create_namespaces
 from laggard.network_emulation.compute import ShareController, open_shares
 from laggard.network_emulation.compute.measure import can_verify_on_busy_cores, verify_shares
+from laggard.network_emulation.fidelity.link_tasks import estimate_duration_s
 from laggard.network_emulation.fidelity.verify_links import (
     ORDINARY,
     REALTIME,
@@ -26,6 +28,9 @@ from laggard.network_emulation.storage.drives import DriveSet
 from laggard.network_emulation.storage.measure import verify_drives
 from laggard.network_emulation.storage.plan import dilate_limits
 from laggard.run.run_context import RunContext
+
+_PROGRESS_S = 15.0
+"""Time between two lines about a measurement that takes long."""
 
 DRIVE_FOLDER = Path("/run/drives")
 """Folder of the drives' files, in the sandbox's own tmpfs, which disappears with the sandbox."""
@@ -110,13 +115,23 @@ class _Background:
     def wait(self) -> tuple[FidelityCheck, ...]:
         """Wait until this work is done, and return the checks of the links."""
         if self.checks is None:
-            with self.context.journal.stage(
-                "verify links", "round trips and rates, compared with the requested values"
-            ):
-                self.checks = self.links.result()
+            self.checks = self._await_links()
             with self.context.journal.stage("imports"):
                 self.wait_for_imports()
         return self.checks
+
+    def _await_links(self) -> tuple[FidelityCheck, ...]:
+        """Wait for the links' checks, and show how long that may take if it takes long."""
+        context, began_s = self.context, time.monotonic()
+        expected_s = estimate_duration_s(context.scenario.links, context.dilation)
+        about = f", about {expected_s:.0f} s" if expected_s > _PROGRESS_S else ""
+        with context.journal.stage("verify links", f"round trips and rates{about}"):
+            while not self.links.is_done(_PROGRESS_S):
+                passed_s = time.monotonic() - began_s
+                context.journal.display.show_message(
+                    f"verify links: for {passed_s:.0f} s{about and f' of{about[1:]}'}"
+                )
+            return self.links.result()
 
 
 def _can_overlap(context: RunContext) -> bool:

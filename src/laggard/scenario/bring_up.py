@@ -9,9 +9,10 @@ from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.cpu_plan import CpuPlan
 from laggard.network_emulation.compute.measure import can_verify_on_busy_cores
 from laggard.network_emulation.compute.phases import expected_s, plan_probes
-from laggard.network_emulation.fidelity.verify_links import (
+from laggard.network_emulation.fidelity.link_tasks import (
     TCP_LONGEST_RTT_MS,
     choose_representatives,
+    estimate_duration_s,
 )
 from laggard.scenario.load import Scenario
 
@@ -73,7 +74,10 @@ def estimate_bring_up(scenario: Scenario, cpu: CpuPlan) -> BringUp:
     return BringUp(
         create_s=_START_S + _HOST_S * len(scenario.hosts) + _PAIR_S * len(scenario.links.pairs),
         imports_s=_IMPORT_S if scenario.trains else 0.0,
-        links_s=_LINK_PROBES_S + tcp_s + _ECHO_ROUND_TRIPS * rtt_s,
+        links_s=max(
+            _LINK_PROBES_S + tcp_s + _ECHO_ROUND_TRIPS * rtt_s,
+            estimate_duration_s(scenario.links, dilation),
+        ),
         shares_s=_estimate_shares_s(real),
         workers_s=_WORKER_S * len(scenario.ranks) + _CONNECT_ROUND_TRIPS * rtt_s,
         overlaps=can_verify_on_busy_cores(real, cpu.cpus),

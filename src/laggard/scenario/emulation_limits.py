@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from laggard.core.virtual_time import Dilation
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.fidelity.link_tasks import estimate_duration_s
 from laggard.scenario.load import Scenario
 from laggard.scenario.run_plan import count_reserved_cores
 
+_LONG_S = 60.0
 LEAST_REAL_SHARE = 0.004
 """Smallest part of a core that was ever verified, rounded down (`benchmarks/hundred_hosts.md`)."""
 
@@ -15,7 +19,7 @@ LEAST_REAL_SHARE = 0.004
 def list_emulation_limits(
     scenario: Scenario, cores: int | None = None, dilation: float | None = None
 ) -> tuple[str, ...]:
-    """Return a warning if the hosts' parts of a core are too small to be held exactly.
+    """Return warnings about parts of a core too small to be held, and about long verification.
 
     Args:
         scenario: loaded scenario.
@@ -34,14 +38,35 @@ def list_emulation_limits(
         for name, share in scenario.peak_shares.items()
         if share / plan.dilation < LEAST_REAL_SHARE
     ]
+    return (
+        *_find_small_shares(scenario, plan.dilation, numbers, small),
+        *_find_long_checks(scenario, plan.dilation),
+    )
+
+
+def _find_long_checks(scenario: Scenario, dilation: float) -> tuple[str, ...]:
+    """Return a warning if the links take more than a minute to verify."""
+    duration_s = estimate_duration_s(scenario.links, Dilation(dilation))
+    if duration_s <= _LONG_S:
+        return ()
+    message = (
+        f"it takes about {duration_s:.0f} s to verify the links, because packets take that long on"
+        " the slowest ones — raise their rates or lower their delays if this is too long"
+    )
+    return (message,)
+
+
+def _find_small_shares(
+    scenario: Scenario, dilation: float, cores: Sequence[int], small: Sequence[str]
+) -> tuple[str, ...]:
     if not small:
         return ()
     layers = Counter(host.layer for host in scenario.hosts if host.name in set(small))
     hosts = ", ".join(f"{count} of {layer}" for layer, count in layers.items())
-    percent = 100 * min(scenario.peak_shares[name] for name in small) / plan.dilation
+    percent = 100 * min(scenario.peak_shares[name] for name in small) / dilation
     message = (
         f"{len(small)} hosts ({hosts}) get {percent:.2g} % of a core on this machine with"
-        f" {len(numbers)} cores, in a run {plan.dilation:.0f} times slower than real time; less"
+        f" {len(cores)} cores, in a run {dilation:.0f} times slower than real time; less"
         f" than {100 * LEAST_REAL_SHARE:g} % may fail the verification — use fewer hosts, or a"
         " machine with more cores"
     )
