@@ -26,18 +26,21 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from laggard.core.units import (
-    DelayMs,
     DelayWithUnitMs,
     DurationS,
     LatencyMs,
     LossPercent,
-    RateMbps,
     RateWithUnitMbps,
     Share,
     SizeBytes,
     ThroughputMBps,
 )
 from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.network_emulation.e2clab_units import (
+    E2clabDelayMs,
+    E2clabLossPercent,
+    E2clabRateMbps,
+)
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.profiles import ProfileName
 
@@ -69,18 +72,6 @@ class _NetworkSection(BaseModel):
     )
 
 
-# E2Clab's schema accepts only text here, so a bare YAML number is refused too.
-def _written_as_text(value: object) -> object:
-    if isinstance(value, str):
-        return value
-    raise ValueError(
-        "E2Clab requires a text with a number and its unit — write for example 10ms, 100mbit or 1%"
-    )
-
-
-_Text = BeforeValidator(_written_as_text)
-
-
 class NetworkRule(_NetworkSection):
     """One rule of `network.yaml`.
 
@@ -89,9 +80,9 @@ class NetworkRule(_NetworkSection):
 
     src: Pattern
     dst: Pattern
-    delay_ms: Annotated[DelayMs, _Text] = Field(alias="delay")
-    rate_mbps: Annotated[RateMbps, _Text] = Field(alias="rate")
-    loss_percent: Annotated[LossPercent, _Text] = Field(alias="loss", default=0.0)
+    delay_ms: E2clabDelayMs = Field(alias="delay")
+    rate_mbps: E2clabRateMbps = Field(alias="rate")
+    loss_percent: E2clabLossPercent = Field(alias="loss", default=0.0)
     symmetric: bool = Field(
         default=False, strict=True, description="true applies the rule from dst to src too"
     )

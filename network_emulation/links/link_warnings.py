@@ -76,14 +76,12 @@ def link_warnings(
 
 
 def _warn_missing_units(source: YamlSource, key: KeyPath) -> Iterable[Problem]:
-    for name, unit, fix in (
-        ("delay", "microseconds", "10ms"),
-        ("rate", "bits a second", "100mbit"),
-    ):
-        written = source.at((*key, name))
-        if isinstance(written, str) and _NO_UNIT.fullmatch(written.strip()):
-            rule = f"a {name} without a unit is read as {unit}, as in tc"
-            yield source.locate_problem((*key, name), rule, f"write the unit, for example {fix}")
+    written = source.at((*key, "delay"))
+    if isinstance(written, str) and _NO_UNIT.fullmatch(written.strip()):
+        number = written.strip()
+        rule = "a delay without a unit is read as microseconds, as in tc"
+        fix = f"write {number}us, or {number}ms if milliseconds are meant"
+        yield source.locate_problem((*key, "delay"), rule, fix)
 
 
 def _warn_bare_groups(

@@ -77,6 +77,7 @@ def test_refuses_with_a_rule(parse: Callable[[object], float], value: object) ->
     ("parse", "value"),
     [
         (units.parse_rate_mbps, "0mbit"),
+        (units.parse_rate_with_unit_mbps, "10"),
         (units.parse_loss_percent, "100.1%"),
         (units.parse_loss_percent, "5"),
         (units.parse_loss_percent, 0.05),
@@ -92,6 +93,13 @@ def test_refuses_with_a_rule(parse: Callable[[object], float], value: object) ->
 def test_refuses_out_of_range(parse: Callable[[object], float], value: object) -> None:
     with pytest.raises(ValueError, match="such as"):
         parse(value)
+
+
+@pytest.mark.parametrize("text", ["10mbps", "10 MBps", "80Mbps"])
+def test_bytes_per_second_are_refused_with_both_readings(text: str) -> None:
+    number = 80 if "80" in text else 10
+    with pytest.raises(ValueError, match=f"write {8 * number}mbit, or {number}mbit"):
+        units.parse_rate_with_unit_mbps(text)
 
 
 @pytest.mark.parametrize("parse", PARSERS)

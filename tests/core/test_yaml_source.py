@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from laggard.core.errors import Problem, ScenarioError
-from laggard.core.units import DelayMs
+from laggard.core.units import DelayWithUnitMs
 from laggard.core.yaml_source import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -161,7 +161,7 @@ def test_json_is_read_as_json(value: YamlValue) -> None:
 
 class Inner(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    delay_ms: DelayMs = Field(alias="delay")
+    delay_ms: DelayWithUnitMs = Field(alias="delay")
     kind: Literal["a", "b"] = "a"
 
 
@@ -187,7 +187,7 @@ def _model_problems(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("items:\n  - {delay: 10 parsecs}", 'f:2:13: items.0.delay: "10 parsecs": a delay must be a number followed by us, ms or s, such as 10ms'),
+        ("items:\n  - {delay: 10 parsecs}", 'f:2:13: items.0.delay: "10 parsecs": a delay must be a number with the unit us, ms or s, such as 10ms'),
         ("items:\n  - {dellay: 1ms}", "f:2:5: items.0: `delay` is missing — add it"),
         ("items:\n  - {delay: 1ms, knd: a}", "f:2:18: knd: unknown key — did you mean `kind`?"),
         ("items:\n  - {delay: 1ms, zzz: a}", "f:2:18: zzz: unknown key — the keys are delay, kind"),

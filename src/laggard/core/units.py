@@ -1,9 +1,8 @@
 """Quantities as people write them, parsed once into numbers whose names carry the unit.
 
-Rates and delays follow `tc(8)`, because E2Clab passes them to `tc` unchanged. There `mbit` is 10^6
-bits per second, while `mbps` is 10^6 *bytes* per second. A delay without a unit is in
-microseconds, and a rate without a unit is in bits per second. Nobody expects that in Laggard's own
-files, so there the unit is mandatory.
+These are the quantities of Laggard's own files. Units of rates and delays are those of `tc(8)`, and
+the unit is mandatory: without one, `tc` reads a delay in microseconds and a rate in bits per
+second. `network.yaml` has E2Clab's stricter units (`network_emulation/e2clab_units.py`).
 
 Each parser takes text, or a number if the unit is optional. It raises a `ValueError` whose message
 gives the rule and an example. The models of the rooms use the `Annotated` types at the end.
@@ -20,11 +19,12 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 _LONGEST_TEXT = 64
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
-_TIME_MS: Mapping[str, float] = {
+TIME_MS: Mapping[str, float] = {
     "us": 1e-3, "usec": 1e-3, "usecs": 1e-3, "ms": 1.0, "msec": 1.0, "msecs": 1.0, "s": 1e3,
     "sec": 1e3, "secs": 1e3,
 }  # fmt: skip
 # In tc's notation, units that end in `bit` count bits per second, and units in `bps` count bytes.
+# The latter are not accepted in files, since most authors of `10mbps` mean bits.
 _RATE_MBPS: Mapping[str, float] = {
     "bit": 1e-6, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "tbit": 1e6,
     "kibit": 1024e-6, "mibit": 1024**2 * 1e-6, "gibit": 1024**3 * 1e-6, "tibit": 1024**4 * 1e-6,
@@ -77,14 +77,14 @@ def _match_bounded(expression: str, text: str) -> re.Match[str] | None:
 def parse_delay_ms(value: object) -> float:
     """Parse a delay in tc's notation, such as `10ms`, `0.5s` or `250us`, to milliseconds."""
     return _parse_quantity(
-        value, _TIME_MS, 1e-3, "a delay must be a number followed by us, ms or s, such as 10ms"
+        value, TIME_MS, 1e-3, "a delay must be a number followed by us, ms or s, such as 10ms"
     )
 
 
 def parse_delay_with_unit_ms(value: object) -> float:
     """Parse a delay such as `10ms`, `0.5s` or `250us` to milliseconds; the unit is mandatory."""
     return _parse_quantity(
-        value, _TIME_MS, None, "a delay must be a number with the unit us, ms or s, such as 10ms"
+        value, TIME_MS, None, "a delay must be a number with the unit us, ms or s, such as 10ms"
     )
 
 
@@ -94,13 +94,27 @@ def parse_rate_with_unit_mbps(value: object) -> float:
     rate = _parse_quantity(value, _RATE_MBPS, None, rule)
     if rate <= 0:
         raise ValueError(rule)
+    if isinstance(value, str) and value.strip().lower().endswith("bps"):
+        bits, read = format_rate(rate / 8), format_rate(rate)
+        raise ValueError(
+            f"{rule} — tc reads it as bytes per second: write {read}, or {bits} if it is in bits"
+        )
     return rate
+
+
+def format_rate(mbps: float) -> str:
+    """Return a rate in the largest of kbit, mbit and gbit that gives at least 1."""
+    unit, scale = next(
+        ((unit, scale) for unit, scale in (("gbit", 1e3), ("mbit", 1.0)) if mbps >= scale),
+        ("kbit", 1e-3),
+    )
+    return f"{mbps / scale:.12g}{unit}"
 
 
 def parse_latency_ms(value: object) -> float:
     """Parse a latency such as `5ms`, `200us` or `1s` to milliseconds; the unit is mandatory."""
     return _parse_quantity(
-        value, _TIME_MS, None, "a latency must be a number with the unit us, ms or s, such as 5ms"
+        value, TIME_MS, None, "a latency must be a number with the unit us, ms or s, such as 5ms"
     )
 
 
@@ -188,27 +202,14 @@ def _make_quantity_type(
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
-_delay = _make_quantity_type(
-    parse_delay_ms,
-    "one-way delay, in tc's notation; a number without a unit is in microseconds",
-    "[A-Za-z]*",
-    "10ms",
-)
 _latency = _make_quantity_type(
     parse_latency_ms, "additional time of every access", "[A-Za-z]+", "5ms", bare=False
-)
-_rate = _make_quantity_type(
-    parse_rate_mbps,
-    "rate, in tc's notation: `mbit` is 10^6 bits per second, `mbps` is 10^6 bytes per second, and"
-    " a number without a unit is in bits per second",
-    "[A-Za-z]*",
-    "100mbit",
 )
 _delay_with_unit = _make_quantity_type(
     parse_delay_with_unit_ms, "one-way delay", "[A-Za-z]+", "10ms", bare=False
 )
 _rate_with_unit = _make_quantity_type(
-    parse_rate_with_unit_mbps, "rate", "[A-Za-z]+", "100mbit", bare=False
+    parse_rate_with_unit_mbps, "rate", "[A-Za-z]*[bB][iI][tT]", "100mbit", bare=False
 )
 _loss = _make_quantity_type(
     parse_loss_percent,
@@ -234,9 +235,7 @@ _throughput = _make_quantity_type(
     parse_throughput_mb_per_s, "storage throughput", "[A-Za-z]+/[sS]", "20MB/s", bare=False
 )
 
-DelayMs = Annotated[float, _delay[0], _delay[1]]
 LatencyMs = Annotated[float, _latency[0], _latency[1]]
-RateMbps = Annotated[float, _rate[0], _rate[1]]
 DelayWithUnitMs = Annotated[float, _delay_with_unit[0], _delay_with_unit[1]]
 RateWithUnitMbps = Annotated[float, _rate_with_unit[0], _rate_with_unit[1]]
 LossPercent = Annotated[float, _loss[0], _loss[1]]
