@@ -121,10 +121,11 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
     import e2clab.workflow  # noqa: F401 - imported here so that it is not timed
 
     from laggard.core.virtual_time import Dilation
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.yaml_source import validate_model
     from laggard.layers_services.e2clab.services import deploy_services
     from laggard.layers_services.e2clab.workflow import STAGES as WORKFLOW_STAGES
     from laggard.layers_services.e2clab.workflow import run_workflow
+    from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
     from laggard.layers_services.local.namespaces import create_namespaces
     from laggard.layers_services.model import LayersServices
     from laggard.network_emulation.links.plan_links import plan_links
@@ -133,7 +134,8 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
 
     hosts = _hosts(scenario)
     layers = validate_model(
-        parse_yaml((scenario / "layers_services.yaml").read_bytes(), "layers"), LayersServices
+        parse_e2clab_yaml((scenario / "layers_services.yaml").read_bytes(), "layers"),
+        LayersServices,
     )
     with watch.stage("infrastructure"):
         namespaces = create_namespaces(hosts, "tun")
@@ -141,7 +143,7 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
         services = deploy_services(layers, roles, hosts, run_plugins=False)
     with watch.stage("network"):
         network = validate_model(
-            parse_yaml((scenario / "network.yaml").read_bytes(), "network"), Network
+            parse_e2clab_yaml((scenario / "network.yaml").read_bytes(), "network"), Network
         )
         links = UserspaceBackend.start(
             plan_links(network, Heterogeneity(), hosts), namespaces.paths, Dilation(1.0)
@@ -161,12 +163,15 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
 
 
 def _hosts(scenario: Path) -> tuple[Host, ...]:
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.yaml_source import validate_model
     from laggard.layers_services.compile import compile_hosts
+    from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
     from laggard.layers_services.model import LayersServices
 
     path = scenario / "layers_services.yaml"
-    return compile_hosts(validate_model(parse_yaml(path.read_bytes(), str(path)), LayersServices))
+    return compile_hosts(
+        validate_model(parse_e2clab_yaml(path.read_bytes(), str(path)), LayersServices)
+    )
 
 
 def inside(engine: Engine, scenario: Path) -> int:

@@ -33,7 +33,8 @@ INSIDE = """
     from laggard.network_emulation.links.plan_links import plan_links
     from laggard.network_emulation.model import Heterogeneity, Network
     from laggard.network_emulation.links.netem import NetemBackend
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.yaml_source import validate_model
+    from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 
     def rules(symmetric):
         lines = ["networks:"]
@@ -64,7 +65,7 @@ INSIDE = """
         return remove
 
     def ours(path):
-        network = validate_model(parse_yaml(path.read_bytes(), str(path)), Network)
+        network = validate_model(parse_e2clab_yaml(path.read_bytes(), str(path)), Network)
         plan = plan_links(network, Heterogeneity(), hosts)
         return NetemBackend.start(plan, roles, networks, namespaces.ports).close
 

@@ -25,8 +25,9 @@ sys.path.insert(0, str(REPOSITORY))
 from laggard.core.errors import LaggardError  # noqa: E402
 from laggard.core.hosts import Host  # noqa: E402
 from laggard.core.run_schema import ReservedJob  # noqa: E402
-from laggard.core.yaml_source import parse_yaml, validate_model  # noqa: E402
+from laggard.core.yaml_source import validate_model  # noqa: E402
 from laggard.layers_services.compile import compile_hosts  # noqa: E402
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml  # noqa: E402
 from laggard.layers_services.g5k.api import Pace  # noqa: E402
 from laggard.layers_services.g5k.plan import plan_g5k  # noqa: E402
 from laggard.layers_services.g5k.request import G5kOptions, G5kPlan, JobReference  # noqa: E402
@@ -164,7 +165,9 @@ def play(name: str, grid: StandIn, home: Path) -> Row:
     os.environ["HOME"] = str(home)
     for fault, details in case.faults:
         grid.inject(fault, **details)
-    layers = validate_model(parse_yaml(case.scenario, "layers_services.yaml"), LayersServices)
+    layers = validate_model(
+        parse_e2clab_yaml(case.scenario, "layers_services.yaml"), LayersServices
+    )
     plan, hosts = plan_g5k(layers, case.options), compile_hosts(layers)
     told: list[tuple[ReservedJob, ...]] = []
 

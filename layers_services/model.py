@@ -8,6 +8,7 @@ E2Clab allows any key there, so only a likely misspelling of a known key is reje
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -17,7 +18,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    JsonValue,
     RootModel,
     StrictBool,
     StrictInt,
@@ -48,7 +48,9 @@ def _plain_name(value: object) -> object:
         "a name has 1 to 63 characters (letters, digits, `_`, `-`) and begins with a letter or"
         " digit — rename it"
     )
-    if not isinstance(value, str) or not value.isascii() or not 0 < len(value) <= 63:
+    if not isinstance(value, str):
+        raise PydanticCustomError("string_type", "a name should be a string")
+    if not value.isascii() or not 0 < len(value) <= 63:
         raise ValueError(rule)
     if not value[0].isalnum() or not all(letter.isalnum() or letter in "_-" for letter in value):
         raise ValueError(rule)
@@ -61,8 +63,25 @@ Name = Annotated[
     AfterValidator(_not_reserved),
     WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$", "maxLength": 63}),
 ]
-Walltime = Annotated[StrictStr, StringConstraints(pattern=r"^([01]\d|2[0-3]):([0-5]\d):([0-5]\d)$")]
-Metadata = dict[StrictStr, JsonValue]
+_WALLTIME = r"^([01]\d|2[0-3]):([0-5]\d):([0-5]\d)$"
+
+
+def _is_walltime(value: str) -> str:
+    if not re.match(_WALLTIME, value, re.ASCII):
+        rule = "a walltime must be hh:mm:ss and at most 23:59:59, as in E2Clab"
+        raise ValueError(f'{rule} — write for example "02:00:00", with the quotes')
+    return value
+
+
+Walltime = Annotated[
+    StrictStr,
+    AfterValidator(_is_walltime),
+    WithJsonSchema({"type": "string", "pattern": _WALLTIME}),
+]
+# Any YAML 1.1 value: E2Clab gives it to a class or to Ansible unchanged, with dates and keys that
+# are not text.
+Metadata = dict[object, object]
+_FurtherKeys = dict[str, object]
 ProviderName = Literal["g5k", "iotlab", "chameleoncloud", "chameleonedge", "scalewayinstances"]
 
 
@@ -74,7 +93,7 @@ class FirewallRule(_LayersSection):
     """Ports that Grid'5000 opens to the outside for some services."""
 
     services: tuple[StrictStr, ...]
-    ports: tuple[JsonValue, ...] = ()
+    ports: tuple[object, ...] = ()
     proto: Literal["tcp+udp", "all"] = "tcp+udp"
 
 
@@ -137,7 +156,7 @@ class Scaleway(_Provider):
     gateway_type: StrictStr | None = None
     image: StrictStr | None = None
     commercial_type: StrictStr | None = None
-    ports_to_open: tuple[tuple[JsonValue, ...], ...] | None = None
+    ports_to_open: tuple[tuple[object, ...], ...] | None = None
 
 
 class Environment(_LayersSection):
@@ -179,7 +198,7 @@ class Service(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: Metadata
+    __pydantic_extra__: _FurtherKeys
 
     name: Annotated[Name, Field(description="name of the service", examples=["trainer"])]
     quantity: Annotated[StrictInt, Field(ge=1, description="number of machines")] = 1
@@ -205,7 +224,7 @@ class Service(BaseModel):
     )
 
     @property
-    def metadata(self) -> Metadata:
+    def metadata(self) -> _FurtherKeys:
         """Return the keys that E2Clab passes to the service without reading them."""
         return dict(self.__pydantic_extra__ or {})
 
@@ -286,7 +305,7 @@ class DependsOn(_LayersSection):
     array_info: Literal["id", "hostname", "g5k_ipv6_hostname"] = "id"
 
 
-AnsibleTasks = tuple[dict[StrictStr, JsonValue], ...]
+AnsibleTasks = tuple[dict[StrictStr, object], ...]
 PLAY_KEYWORDS = frozenset(
     {
         "any_errors_fatal",
@@ -339,7 +358,7 @@ class Play(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: Metadata
+    __pydantic_extra__: _FurtherKeys
 
     hosts: Annotated[
         StrictStr,

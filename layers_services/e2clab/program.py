@@ -13,7 +13,7 @@ from typing import Literal
 from laggard.core.errors import escape_unprintable
 from laggard.core.run_schema import Record
 from laggard.core.text.text_columns import align_columns
-from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
+from laggard.core.yaml_source import KeyPath, YamlScalar, YamlSource, YamlValue, to_json
 from laggard.layers_services.e2clab.managers import list_managers
 from laggard.layers_services.e2clab.services import registered_classes
 from laggard.layers_services.e2clab.workflow import STAGES
@@ -149,9 +149,10 @@ def _list_entries(
                 yield from _list_entries(source, (*key, j, block), stage, target)
 
 
-def _list_modules(task: Mapping[str, YamlValue]) -> Iterator[tuple[str, str]]:
+def _list_modules(task: Mapping[YamlScalar, YamlValue]) -> Iterator[tuple[str, str]]:
     arguments = task.get("args")
-    for name, value in task.items():
+    for key, value in task.items():
+        name = str(key)
         if name in _TASK_KEYWORDS or name in _BLOCKS or name.startswith("with_"):
             continue
         parts = [_format_value(part) for part in (value, arguments) if part is not None]
@@ -163,7 +164,7 @@ def _format_value(value: YamlValue) -> str:
         return value
     if isinstance(value, dict):
         return " ".join(f"{key}={_format_value(part)}" for key, part in value.items())
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(to_json(value), ensure_ascii=False)
 
 
 def _list_service_classes(

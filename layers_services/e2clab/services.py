@@ -202,9 +202,12 @@ def _build_metadata(service: Service, layer: str, layer_id: int, service_id: int
 
     It has all keys of the file and the numbers of the service.
     """
-    return service.model_dump(
-        mode="json", exclude_unset=True, exclude={"repeat"}
-    ) | _build_numbering(layer, layer_id, service_id)
+    written = service.model_dump(exclude_unset=True, exclude={"repeat"})
+    # YAML has lists only; tuples are the model's.
+    keys = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in written.items()
+    }
+    return keys | _build_numbering(layer, layer_id, service_id)
 
 
 def _build_numbering(layer: str, layer_id: int, service_id: int) -> _Metadata:

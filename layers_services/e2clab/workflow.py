@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import validate_model
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
 from laggard.layers_services.e2clab.play_facts import can_see_facts
 from laggard.layers_services.e2clab.services import DeployedServices, register_hosts
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import Workflow
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def run_workflow(
         DeploymentError: a task failed or a host could not be reached
         ScenarioError: the file is not a valid workflow, or the set of variables does not exist
     """
-    workflow = validate_model(parse_yaml(workflow_file.read_bytes(), str(workflow_file)), Workflow)
+    source = parse_e2clab_yaml(workflow_file.read_bytes(), str(workflow_file))
+    workflow = validate_model(source, Workflow)
     sets = workflow_file.resolve().with_name(workflow_env.FILE)
     variables = {} if app_conf is None else workflow_env.variables_of(sets, app_conf)
     if not any(getattr(play, stage) for play in workflow.plays):

@@ -13,7 +13,8 @@ from pathlib import Path
 from pydantic import ConfigDict, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from laggard.core.errors import Problem, ScenarioError
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import validate_model
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 
 FILE = "workflow_env.yaml"
 """E2Clab's name of the file (`e2clab.constants.ConfFiles`)."""
@@ -53,7 +54,7 @@ def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
     if not file.is_file():
         rule = f"the set of variables `{app_conf}` needs a {FILE}, and the file does not exist"
         raise ScenarioError((Problem(str(file), 0, 0, "", rule, "add it next to workflow.yaml"),))
-    source = parse_yaml(file.read_bytes(), str(file))
+    source = parse_e2clab_yaml(file.read_bytes(), str(file))
     sets = validate_model(source, WorkflowEnvironment).root
     if app_conf not in sets:
         near = difflib.get_close_matches(app_conf, sets, n=1)

@@ -43,7 +43,7 @@ def provider_problems(layers: LayersServices, source: YamlSource) -> Iterator[Pr
     environment = layers.environment
     there = [name for name in ("g5k", *_TESTBEDS) if getattr(environment, name) is not None]
     written = source.at(("environment",))
-    order = list(written) if isinstance(written, dict) else there
+    order = [str(name) for name in written] if isinstance(written, dict) else there
     first = next((name for name in order if name in there), "g5k")
     if "g5k" not in there:
         rule = (

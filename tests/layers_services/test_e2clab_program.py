@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import validate_model
 from laggard.layers_services.e2clab.program import (
     MOST_COMMAND,
     PlannedProgram,
     PlannedTask,
     list_program,
 )
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import LayersServices
 
 LAYERS = """\
@@ -30,11 +31,11 @@ layers:
 
 
 def program_of(workflow: str, *, own_machines: bool = True) -> PlannedProgram:
-    source = parse_yaml(LAYERS, "layers_services.yaml")
+    source = parse_e2clab_yaml(LAYERS, "layers_services.yaml")
     return list_program(
         validate_model(source, LayersServices),
         source,
-        parse_yaml(workflow, "workflow.yaml"),
+        parse_e2clab_yaml(workflow, "workflow.yaml"),
         own_machines=own_machines,
         registered=frozenset({"Flink", "Other"}),
     )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import validate_model
 from laggard.layers_services.e2clab.services import registered_classes, service_warnings
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import LayersServices
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ HEAD = """
     from laggard.layers_services.local import (namespaces, sandbox); from laggard.core import (linux)
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.yaml_source import validate_model
+    from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 
     here = Path.cwd()
 
     def layers_of(file):
-        return validate_model(parse_yaml((here / file).read_bytes(), file), LayersServices)
+        return validate_model(parse_e2clab_yaml((here / file).read_bytes(), file), LayersServices)
 
     def own_registry():
         # A copy of E2Clab's folder of service classes in its place, in this sandbox only.
@@ -220,14 +222,14 @@ def test_a_class_that_fails_is_told_with_its_service_host_and_task(own_runner: R
         """
     text = "environment: {g5k: {}}\\nlayers: [{name: fog, services: [{name: CLASS, quantity: 1}]}]"
     def attempt(name):
-        layers = validate_model(parse_yaml(text.replace("CLASS", name), "layers"), LayersServices)
+        layers = validate_model(parse_e2clab_yaml(text.replace("CLASS", name), "layers"), LayersServices)
         hosts = compile_hosts(layers)
         roles, networks = enoslib_roles(hosts)
         try:
             e2clab_services.deploy_services(layers, roles, hosts, run_plugins=True)
         except LaggardError as error:
             return str(error)
-    first = validate_model(parse_yaml(text.replace("CLASS", "Broken"), "layers"), LayersServices)
+    first = validate_model(parse_e2clab_yaml(text.replace("CLASS", "Broken"), "layers"), LayersServices)
     def function():
         add("Broken")
         Path("/run/plugins/Empty.py").write_text("")
@@ -270,7 +272,7 @@ def test_a_selector_without_registered_services_is_told(own_runner: Runner, sele
     assert "a `service_selector` must match registered services" in str(said)
 
 
-SOURCE = parse_yaml(SCENARIO, "layers_services.yaml")
+SOURCE = parse_e2clab_yaml(SCENARIO, "layers_services.yaml")
 LAYERS = validate_model(SOURCE, LayersServices)
 
 

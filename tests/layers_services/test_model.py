@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.core.errors import ScenarioError
-from laggard.core.yaml_source import YamlValue, parse_yaml, validate_model
+from laggard.core.yaml_source import YamlValue, validate_model
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import MAX_HOSTS, LayersServices, Workflow
 
 steady = settings(derandomize=True, deadline=None)
@@ -31,7 +32,7 @@ kwollect: {metrics: [all]}
 
 
 def layers(text: str) -> LayersServices:
-    return validate_model(parse_yaml(text, "layers_services.yaml"), LayersServices)
+    return validate_model(parse_e2clab_yaml(text, "layers_services.yaml"), LayersServices)
 
 
 def test_a_good_file() -> None:
@@ -63,7 +64,7 @@ def test_a_good_file() -> None:
         ("name: Trainer", "name: -rf", "a name has 1 to 63 characters"),
         ("name: Trainer", "name: é", "a name has 1 to 63 characters"),
         ("name: Trainer", f"name: {'a' * 64}", "1 to 63 characters"),
-        ("name: Trainer", "name: 3", "a name has 1 to 63 characters"),
+        ("name: Trainer", "name: 3", "a name should be a string"),
         ("name: cloud", "name: all", "Ansible has a group of this name"),
         ("name: edge", "name: Cloud", 'layers.1.name: "Cloud": two layers have this name'),
         ("roles: [monitoring]", 'roles: ["a b"]', "a name has 1 to 63 characters"),
@@ -127,7 +128,7 @@ WORKFLOW = """
 
 
 def workflow(text: str) -> Workflow:
-    return validate_model(parse_yaml(text, "workflow.yaml"), Workflow)
+    return validate_model(parse_e2clab_yaml(text, "workflow.yaml"), Workflow)
 
 
 def test_good_workflows() -> None:
@@ -171,7 +172,7 @@ json_values = st.recursive(
 @steady
 @given(data=st.data())
 def test_whatever_is_written_gives_a_model_or_located_problems(data: st.DataObject) -> None:
-    source = parse_yaml(GOOD, "layers_services.yaml")
+    source = parse_e2clab_yaml(GOOD, "layers_services.yaml")
     keys = sorted(source.positions, key=str)
     key = data.draw(st.sampled_from([each for each in keys if each and each[-1] != "#key"]))
     value: YamlValue = copy.deepcopy(source.value)

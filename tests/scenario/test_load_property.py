@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from laggard.core.yaml_source import YamlValue, parse_yaml
 from laggard.scenario import files
 from laggard.scenario.files import dump_yaml
+from laggard.scenario.overrides import parse_file
 from tests.scenario.scenario_folders import problems_of, template, write
 
 FILES = template()
@@ -76,7 +77,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One folder for all, and every text parsed once: parsing is pure, and most files of most
     examples are unchanged."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "parse_yaml", lru_cache(maxsize=64)(parse_yaml))
+        patch.setattr(files, "parse_file", lru_cache(maxsize=64)(parse_file))
         patch.chdir(tmp_path_factory.mktemp("scenario"))
         yield
 

@@ -3,7 +3,8 @@
 Scenario files may come from strangers. The following are refused before any model sees them: tags,
 anchors and aliases ("billion laughs" bombs), merge keys, duplicate keys, numbers that are not
 finite or overflow 64 bits, documents larger than `MAX_BYTES`, and documents nested deeper than
-`MAX_DEPTH`. Plain values follow the core schema of YAML 1.2.
+`MAX_DEPTH`. Plain values follow the core schema of YAML 1.2. E2Clab's own files are YAML 1.1 and
+have a reader of their own (`layers_services/e2clab/yaml_files.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from laggard.core.errors import Problem, ScenarioError, escape_unprintable
@@ -21,7 +23,7 @@ from laggard.core.errors import Problem, ScenarioError, escape_unprintable
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
-    from ruamel.yaml.error import StringMark, YAMLError
+    from ruamel.yaml.error import StringMark
     from ruamel.yaml.events import Event, ScalarEvent
 
 ERROR_SUBKEY = "at"
@@ -30,8 +32,11 @@ ERROR_SUBKEY = "at"
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
 
-KeyPath = tuple[str | int, ...]
-YamlValue = None | bool | int | float | str | list["YamlValue"] | dict[str, "YamlValue"]
+YamlScalar = None | bool | int | float | str | date
+"""Scalar of either version of YAML. Dates, and keys other than text, exist in YAML 1.1 only."""
+
+KeyPath = tuple[YamlScalar, ...]
+YamlValue = YamlScalar | list["YamlValue"] | dict[YamlScalar, "YamlValue"]
 Model = TypeVar("Model", bound="BaseModel")
 
 
@@ -45,12 +50,15 @@ class YamlSource:
         positions: line and column of the value at each key path, from 1; those of the key if the
             value is missing.
         origins: source of each overridden value, such as `--set ...`, by key path.
+        readings: text of each unquoted value that is read as something else than text, by key
+            path; only for YAML 1.1, whose readings surprise (`10:00:00` is the number 36000).
     """
 
     path: str
     value: YamlValue
     positions: Mapping[KeyPath, tuple[int, int]]
     origins: Mapping[KeyPath, str] = field(default_factory=dict)
+    readings: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def locate_problem(
         self, key: KeyPath, rule: str, fix: str = "", value: str | None = None
@@ -69,8 +77,8 @@ class YamlSource:
         """Return the value at `key`, or None if the file does not contain it."""
         value = self.value
         for part in key:
-            if isinstance(value, dict) and part in value:
-                value = value[str(part)]
+            if isinstance(value, dict):
+                value = value.get(part)
             elif isinstance(value, list) and isinstance(part, int) and 0 <= part < len(value):
                 value = value[part]
             else:
@@ -93,11 +101,11 @@ def parse_yaml(data: bytes | str, path: str) -> YamlSource:
     from ruamel.yaml.error import YAMLError
 
     reader = _Reader(path)
-    text = _decode_text(data, path)
+    text = decode_yaml_text(data, path)
     try:
         reader.read(YAML(typ="safe", pure=True).parse(text))
     except YAMLError as error:
-        raise ScenarioError((_make_syntax_problem(error, path),)) from error
+        raise ScenarioError((make_syntax_problem(error, path),)) from error
     except (ValueError, OverflowError, IndexError) as error:
         rule = f"not YAML: {error}"
         raise ScenarioError(
@@ -123,7 +131,12 @@ def validate_model(source: YamlSource, model: type[Model], value: YamlValue = No
         ) from error
 
 
-def _decode_text(data: bytes | str, path: str) -> str:
+def decode_yaml_text(data: bytes | str, path: str, most: int = MAX_BYTES) -> str:
+    """Return the content of a scenario file as text of at most `most` characters.
+
+    Raises:
+        ScenarioError: the content is not UTF-8, or too long.
+    """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
     except UnicodeDecodeError as error:
@@ -138,8 +151,8 @@ def _decode_text(data: bytes | str, path: str) -> str:
             "save it as UTF-8",
         )
         raise ScenarioError((problem,)) from error
-    if len(text) > MAX_BYTES:
-        rule = f"a scenario file must have at most {MAX_BYTES} characters"
+    if len(text) > most:
+        rule = f"a scenario file must have at most {most} characters"
         raise ScenarioError(
             (
                 Problem(
@@ -150,7 +163,8 @@ def _decode_text(data: bytes | str, path: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _make_syntax_problem(error: YAMLError, path: str) -> Problem:
+def make_syntax_problem(error: Exception, path: str) -> Problem:
+    """Convert an error of ruamel.yaml or PyYAML to a problem at its place in the file."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     reason = (
@@ -203,10 +217,10 @@ class _Reader:
         assert isinstance(event, ScalarEvent)
         return self._read_scalar(event)
 
-    def _read_mapping(self, events: Iterator[Event], key: KeyPath) -> dict[str, YamlValue]:
+    def _read_mapping(self, events: Iterator[Event], key: KeyPath) -> dict[YamlScalar, YamlValue]:
         from ruamel.yaml.events import MappingEndEvent
 
-        converted: dict[str, YamlValue] = {}
+        converted: dict[YamlScalar, YamlValue] = {}
         for event in events:
             if isinstance(event, MappingEndEvent):
                 break
@@ -226,7 +240,7 @@ class _Reader:
             converted.append(self._read_value(event, events, (*key, len(converted))))
         return converted
 
-    def _read_key(self, event: Event, taken: Mapping[str, YamlValue]) -> str:
+    def _read_key(self, event: Event, taken: Mapping[YamlScalar, YamlValue]) -> str:
         from ruamel.yaml.events import ScalarEvent
 
         self._check_node(event)
@@ -283,7 +297,7 @@ class _Reader:
                 Problem(
                     self.path,
                     *_get_position(event),
-                    _truncate_text(escape_unprintable(value)),
+                    truncate_text(escape_unprintable(value)),
                     rule,
                     fix,
                 ),
@@ -353,7 +367,17 @@ def _make_problem(source: YamlSource, model: type[BaseModel], details: ErrorDeta
     # begin with "Input should".
     message = details["msg"].removeprefix("Value error, ")
     rule, _, fix = message.partition(" — ")
+    if kind == "string_type" and key in source.readings:
+        fix = _suggest_quotes(source.readings[key], source.at(key))
     return source.locate_problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)
+
+
+def _suggest_quotes(text: str, value: YamlValue) -> str:
+    """Return the fix for unquoted text that YAML 1.1 reads as another type."""
+    read = value.isoformat(" ") if isinstance(value, datetime) else str(value).lower()
+    kind = "value" if value is None or isinstance(value, bool) else "number"
+    kind = "date" if isinstance(value, date) else kind
+    return f'E2Clab reads {text} as the {kind} {read}; write "{text}", with the quotes'
 
 
 def _find_written_key(source: YamlSource, location: Sequence[str | int], *, whole: bool) -> KeyPath:
@@ -427,9 +451,19 @@ def _format_key_value(key: KeyPath, value: YamlValue) -> str:
     name = ".".join(str(part) for part in key)
     if value is None:
         return name
-    shown = _truncate_text(json.dumps(value, ensure_ascii=False, default=str))
+    shown = truncate_text(json.dumps(to_json(value), ensure_ascii=False))
     return f"{name}: {shown}" if name else shown
 
 
-def _truncate_text(text: str) -> str:
+def to_json(value: YamlValue) -> object:
+    """Return a value in types that JSON has; dates, and keys that are no text, become text."""
+    if isinstance(value, dict):
+        return {str(key): to_json(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [to_json(inner) for inner in value]
+    return str(value) if isinstance(value, date) else value
+
+
+def truncate_text(text: str) -> str:
+    """Return a text of at most 60 characters for a message."""
     return text if len(text) <= 60 else text[:57] + "..."

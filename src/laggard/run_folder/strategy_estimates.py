@@ -49,7 +49,7 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
                 f"{text}: not a strategy — give a name, or {{name: local_sgd, steps: 4}}"
             )
         parameters = (
-            {key: each for key, each in value.items() if key != "name"}
+            {str(key): each for key, each in value.items() if key != "name"}
             if isinstance(value, dict)
             else {}
         )

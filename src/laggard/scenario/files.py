@@ -12,8 +12,14 @@ from pathlib import Path
 
 from laggard.core.errors import FileReadError, Problem, ScenarioError
 from laggard.core.files import input_files
-from laggard.core.yaml_source import MAX_BYTES, YamlSource, YamlValue, parse_yaml
-from laggard.scenario.overrides import SCENARIO_FILES, Override, apply_overrides
+from laggard.core.yaml_source import MAX_BYTES, YamlSource, YamlValue
+from laggard.scenario.overrides import (
+    E2CLAB_FILES,
+    SCENARIO_FILES,
+    Override,
+    apply_overrides,
+    parse_file,
+)
 
 _EMPTY_FILES = {
     "network.yaml": "a network without limits is `networks: []`",
@@ -48,7 +54,8 @@ class ScenarioFile:
         origins = "".join(
             f"# {override.origin}\n" for override in self.overrides if override.origin.isprintable()
         )
-        return f"# {self.name}.yaml, as run with\n{origins}".encode() + dump_yaml(self.source.value)
+        dump = dump_e2clab_yaml if self.name in E2CLAB_FILES else dump_yaml
+        return f"# {self.name}.yaml, as run with\n{origins}".encode() + dump(self.source.value)
 
 
 def read_files(
@@ -139,6 +146,14 @@ def dump_yaml(value: YamlValue) -> bytes:
     return text.getvalue()
 
 
+def dump_e2clab_yaml(value: YamlValue) -> bytes:
+    """Write YAML 1.1 that E2Clab reads as the same value."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1 << 16)
+    return text.encode()
+
+
 def _read_file(
     folder: Path, name: str, overrides: tuple[Override, ...], *, may_be_missing: bool
 ) -> ScenarioFile:
@@ -149,7 +164,9 @@ def _read_file(
             name, None, apply_overrides(YamlSource(shown, None, {}), overrides), overrides
         )
     data = read_bounded(path, shown)
-    return ScenarioFile(name, data, apply_overrides(parse_yaml(data, shown), overrides), overrides)
+    return ScenarioFile(
+        name, data, apply_overrides(parse_file(name, data, shown), overrides), overrides
+    )
 
 
 def _suggest_fix(path: Path) -> str:

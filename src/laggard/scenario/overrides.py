@@ -12,9 +12,13 @@ from dataclasses import dataclass, replace
 
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.yaml_source import MAX_DEPTH, KeyPath, YamlSource, YamlValue, parse_yaml
+from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 
 _MAX_SHOWN_CHARACTERS = 120
-SCENARIO_FILES = ("layers_services", "network", "workflow", "heterogeneity", "workload")
+E2CLAB_FILES = ("layers_services", "network", "workflow")
+"""Files of a scenario that E2Clab reads too; they are YAML 1.1."""
+
+SCENARIO_FILES = (*E2CLAB_FILES, "heterogeneity", "workload")
 
 
 @dataclass(frozen=True)
@@ -25,18 +29,37 @@ class Override:
         text: option as written.
         file: name of the file without `.yaml`.
         key: key path within the file.
-        value: new value.
+        source: new value, parsed.
     """
 
     text: str
     file: str
     key: KeyPath
-    value: YamlValue
+    source: YamlSource
+
+    @property
+    def value(self) -> YamlValue:
+        """Return the new value."""
+        return self.source.value
 
     @property
     def origin(self) -> str:
         """Return the name of the override in messages."""
         return _format_origin(self.text)
+
+
+def parse_file(name: str, data: bytes | str, path: str) -> YamlSource:
+    """Parse the content of one file of a scenario in the YAML version of its format.
+
+    Args:
+        name: name of the file without `.yaml`.
+        data: content.
+        path: path that messages show.
+
+    Raises:
+        ScenarioError: the content cannot be read.
+    """
+    return parse_e2clab_yaml(data, path) if name in E2CLAB_FILES else parse_yaml(data, path)
 
 
 def parse_override(text: str) -> Override:
@@ -64,12 +87,11 @@ def parse_override(text: str) -> Override:
             text, file, "not a file of a scenario", f"the files are {', '.join(SCENARIO_FILES)}"
         )
     try:
-        value = parse_yaml(written, _format_origin(text)).value
+        source = parse_file(file, written, _format_origin(text))
     except ScenarioError as error:
         raise ScenarioError(tuple(replace(p, line=0, column=0) for p in error.problems)) from error
-    return Override(
-        text, file, tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts), value
-    )
+    key = tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in parts)
+    return Override(text, file, key, source)
 
 
 def apply_overrides(source: YamlSource, overrides: Sequence[Override]) -> YamlSource:
@@ -98,7 +120,10 @@ def _apply_override(source: YamlSource, override: Override) -> YamlSource:
     origins = {
         written: origin for written, origin in source.origins.items() if written[: len(key)] != key
     }
-    return YamlSource(source.path, value, places, {**origins, key: override.origin})
+    readings = {
+        written: text for written, text in source.readings.items() if written[: len(key)] != key
+    } | {(*key, *below): text for below, text in override.source.readings.items()}
+    return YamlSource(source.path, value, places, {**origins, key: override.origin}, readings)
 
 
 def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[YamlValue, KeyPath]:
@@ -113,8 +138,9 @@ def _replace_value(value: YamlValue, key: KeyPath, override: Override) -> tuple[
         value = []
     if value is None or isinstance(value, dict):
         known = value or {}
-        inner, spelled = _replace_value(known.get(str(part)), below, override)
-        return {**known, str(part): inner}, (str(part), *spelled)
+        name = part if part in known else str(part)
+        inner, spelled = _replace_value(known.get(name), below, override)
+        return {**known, name: inner}, (name, *spelled)
     if isinstance(value, list):
         if not isinstance(part, int) or part > len(value):
             rule = f"this list has {len(value)} entries, counted from 0"
