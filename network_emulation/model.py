@@ -19,7 +19,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    StringConstraints,
     Tag,
     model_validator,
 )
@@ -56,9 +55,6 @@ _M = TypeVar("_M", bound=BaseModel)
 
 Pattern = Annotated[
     str,
-    StringConstraints(
-        strip_whitespace=True, pattern=r"^[A-Za-z0-9_.*?\[\]!&:,~^$|()+\\-]+$", max_length=500
-    ),
     Field(
         description="pattern of hosts, in E2Clab's form layer.service.service_id.machine_id",
         examples=["edge.*"],

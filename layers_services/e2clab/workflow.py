@@ -7,7 +7,7 @@ E2Clab passes its information about each service to plays (`{{ _self.url }}`, `d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -94,7 +94,9 @@ def run_workflow(
         output_dir=output_dir.resolve(),
         scenario_dir=scenario_dir.resolve(),
         artifacts_dir=(artifacts_dir or scenario_dir).resolve(),
-        services=register_hosts(roles, hosts) if services is None else services,
+        services=_keep_first_hosts(
+            register_hosts(roles, hosts) if services is None else services, hosts
+        ),
         # E2Clab prepares once for all sets of variables, so prepare uses none.
         app_conf=None if stage == "prepare" else app_conf,
         sets=sets,
@@ -103,6 +105,23 @@ def run_workflow(
     with working_in(workspace):
         _run_stage(job, stage)
     return True
+
+
+def _keep_first_hosts(services: DeployedServices, hosts: Sequence[Host]) -> DeployedServices:
+    """Return the services with roles of one host each, the first one of the scenario.
+
+    E2Clab takes the first host of each role that a pattern selects. EnOSlib sorts the hosts of a
+    role by address, as text (10.77.0.10 before 10.77.0.2), so that this would be an arbitrary one.
+    """
+    from enoslib import Roles
+
+    order = {host.name: i for i, host in enumerate(hosts)}
+    first = {
+        role: [min(members, key=lambda member: order.get(member.alias, len(order)))]
+        for role, members in services.roles.items()
+        if members
+    }
+    return replace(services, roles=Roles(first))
 
 
 def _run_stage(job: _Job, stage: Stage) -> None:

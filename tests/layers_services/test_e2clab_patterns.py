@@ -25,7 +25,7 @@ CONTINUUM = {
         {
             "name": "edge",
             "services": [
-                {"name": "trainer", "quantity": 2},
+                {"name": "trainer", "quantity": 12},
                 {"name": "sensor_x", "roles": ["gpu", "iot"]},
             ],
         },
@@ -46,10 +46,14 @@ LOOK_UP = """
     use_namespace_connection()
     from e2clab.utils import get_hosts_from_pattern
     from laggard.layers_services.compile import compile_hosts
+    from laggard.layers_services.e2clab.services import DeployedServices
+    from laggard.layers_services.e2clab.workflow import _keep_first_hosts
     from laggard.layers_services.local.provider import enoslib_roles
     from laggard.layers_services.model import LayersServices
     document, patterns = json.load(open("question.json"))
-    roles, networks = enoslib_roles(compile_hosts(LayersServices.model_validate(document)))
+    hosts = compile_hosts(LayersServices.model_validate(document))
+    roles, networks = enoslib_roles(hosts)
+    roles = _keep_first_hosts(DeployedServices(roles, {}), hosts).roles
     for pattern in patterns:
         found = sorted(host.alias for host in get_hosts_from_pattern(roles, pattern))
         print(json.dumps({"pattern": pattern, "found": found}))

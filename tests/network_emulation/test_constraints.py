@@ -75,6 +75,11 @@ def test_a_rule_acts_on_every_ordered_pair_in_its_direction_only() -> None:
     assert set(pairs.values()) == {Constraint(delay_ms=10.0, rate_mbps=100.0, loss_percent=1.0)}
 
 
+def test_a_pattern_may_be_a_list_with_spaces() -> None:
+    pairs = plan(rules(rule("cloud.*, fog.trainer.1.2", "edge.*[0]"))).pairs
+    assert set(pairs) == {(CLOUD, EDGE1), (FOG2, EDGE1)}
+
+
 def test_symmetric_is_both_directions() -> None:
     pairs = plan(rules(rule("cloud.*", EDGE1, symmetric=True))).pairs
     assert set(pairs) == {(CLOUD, EDGE1), (EDGE1, CLOUD)}

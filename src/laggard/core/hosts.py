@@ -58,7 +58,7 @@ class Host:
         return (self.layer, self.service, f"{self.layer_id}_{self.service_id}", *self.roles)
 
 
-_LONGEST_PATTERN = 256
+_LONGEST_PATTERN = 2000
 _TERM = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
 _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?\d{1,9})|(\d{1,9})[:-](\d{0,9}))\]", re.ASCII)
 
