@@ -142,7 +142,7 @@ def _suggest_rate(number: str, unit: str, read_mbps: float) -> str:
         bits = format_rate(read_mbps / 8)
         return f"tc reads it as bytes per second: write {read}, or {bits} if it is in bits"
     if not unit:
-        return f"write {number}mbit; tc would read the bare number as {read}"
+        return f"tc would read the bare number as bits per second: write {read}, or {number}mbit"
     return f"write {read}"
 
 

@@ -386,7 +386,6 @@ def test_an_endless_list_of_problems_is_cut(tmp_path: Path) -> None:
         ("workload.placement.workers=[edge, cloud.*]", "edge.*"),
         ("network.networks=[]", "no rule constrains"),
         ("network.networks.0.delay='5'", "microseconds"),
-        ("network.networks.0.rate='5000000'", "bits a second"),
         ("workload.batch_size=100000", "only 1437 training samples"),
     ],
 )
