@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -195,6 +195,20 @@ def _reject_keys_with_profile(value: object) -> object:
     return value
 
 
+def _reject_keys_with_down(value: object) -> object:
+    """Raise an error if an event takes a link down and sets another property of it."""
+    if isinstance(value, Mapping) and value.get("down") is not None:
+        for key in (*_LINK_KEYS, "profile"):
+            if key in value:
+                rule = "a link that is down loses every packet, so this key has no effect"
+                raise PydanticCustomError(
+                    "key_conflicts_with_down",
+                    f"{rule} — remove this key, or `down`",
+                    {ERROR_SUBKEY: (key,)},
+                )
+    return value
+
+
 class ProfileRule(_NetworkSection):
     """Links with a profile, from src to dst (up) and back (down); it overrides network.yaml."""
 
@@ -206,6 +220,26 @@ class ProfileRule(_NetworkSection):
     @classmethod
     def _is_all(cls, value: object) -> object:
         return _reject_keys_with_profile(value)
+
+
+def _inside_the_scenario(value: object) -> object:
+    path = PurePosixPath(value) if isinstance(value, str) else None
+    if path is None or path.is_absolute() or ".." in path.parts or path.suffix != ".csv":
+        raise ValueError(
+            "this must be a .csv file inside the scenario folder — write its path relative to that"
+            " folder"
+        )
+    return value
+
+
+class MatrixRule(_NetworkSection):
+    """Delay, rate and loss of the links between single hosts, from a CSV file.
+
+    The first row names the hosts that receive, the first column those that send. A cell has values
+    with units, such as `10ms` or `10ms 100mbit 1%`; an empty cell is no rule.
+    """
+
+    matrix: Annotated[str, BeforeValidator(_inside_the_scenario)]
 
 
 class _HostChange(_Storage):
@@ -229,12 +263,20 @@ class _LinkChange(_NetworkSection):
     loss_percent: LossPercent | None = Field(alias="loss", default=None)
     jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None)
     profile: ProfileName | None = None
+    down: Literal[True] | None = Field(
+        default=None, description="true takes the link down: every packet is lost"
+    )
     symmetric: bool = Field(default=False, strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _is_all(cls, value: object) -> object:
-        return _reject_keys_with_profile(value)
+        return _reject_keys_with_down(_reject_keys_with_profile(value))
+
+    @property
+    def lost_percent(self) -> float | None:
+        """Return the loss that the event sets, in percent; None if it sets none."""
+        return 100.0 if self.down else self.loss_percent
 
     @property
     def both_ways(self) -> bool:
@@ -246,7 +288,7 @@ class _LinkChange(_NetworkSection):
         return _at_least_one(
             self,
             ("src", "dst", "symmetric", "at_s", "for_s", "random"),
-            "delay, rate, loss, jitter or profile",
+            "delay, rate, loss, jitter, profile or down",
         )
 
 
@@ -306,16 +348,6 @@ class RandomLinkEvent(_LinkChange):
     random: Recurrence
 
 
-def _inside_the_scenario(value: object) -> object:
-    path = PurePosixPath(value) if isinstance(value, str) else None
-    if path is None or path.is_absolute() or ".." in path.parts or path.suffix != ".csv":
-        raise ValueError(
-            "a trace must be a .csv file inside the scenario folder — write its path relative to"
-            " that folder"
-        )
-    return value
-
-
 class TraceEvent(_NetworkSection):
     """Links between matching hosts that follow a CSV file.
 
@@ -349,6 +381,8 @@ def _deterministic_kind(value: object) -> str | None:
         return "shared-rule"
     if "profile" in keys:
         return "profile-rule"
+    if "matrix" in keys:
+        return "matrix-rule"
     return "link-rule" if keys & {"src", "dst"} else None
 
 
@@ -366,12 +400,14 @@ DeterministicRule = Annotated[
     Annotated[HostRule, Tag("host-rule")]
     | Annotated[SharedRule, Tag("shared-rule")]
     | Annotated[LinkRule, Tag("link-rule")]
-    | Annotated[ProfileRule, Tag("profile-rule")],
+    | Annotated[ProfileRule, Tag("profile-rule")]
+    | Annotated[MatrixRule, Tag("matrix-rule")],
     Discriminator(
         _deterministic_kind,
         custom_error_type="missing_hosts",
         custom_error_message=(
-            "an entry must name its hosts — add `hosts:`, `between:` or `src:` and `dst:`"
+            "an entry must name its hosts — add `hosts:`, `between:`, `matrix:`, or `src:` and"
+            " `dst:`"
         ),
     ),
 ]
@@ -405,9 +441,17 @@ class Heterogeneity(_NetworkSection):
         return {} if value is None else value
 
     @property
-    def rules(self) -> tuple[HostRule | SharedRule | LinkRule | ProfileRule, ...]:
+    def rules(self) -> tuple[HostRule | SharedRule | LinkRule | ProfileRule | MatrixRule, ...]:
         """Return the deterministic entries in file order."""
         return self.deterministic or ()
+
+    @property
+    def matrices(self) -> Mapping[str, int]:
+        """Return the position of the first entry that names each matrix file."""
+        named = [
+            (rule.matrix, i) for i, rule in enumerate(self.rules) if isinstance(rule, MatrixRule)
+        ]
+        return dict(reversed(named))
 
     @property
     def events(self) -> tuple[HostEvent | LinkEvent, ...]:

@@ -17,6 +17,7 @@ from laggard.network_emulation.model import (
     MAX_CHANGES,
     Heterogeneity,
     HostRule,
+    MatrixRule,
     Network,
     RandomHostEvent,
     RandomLinkEvent,
@@ -113,6 +114,8 @@ def _list_patterns(entry: object) -> Mapping[KeyPath, str]:
     """Return the host patterns of an entry, by their keys within the entry."""
     if isinstance(entry, SharedRule):
         return {("between", 0): entry.between[0], ("between", 1): entry.between[1]}
+    if isinstance(entry, MatrixRule):
+        return {}
     keys = (
         ("hosts",)
         if isinstance(entry, HostRule | TimedHostEvent | RandomHostEvent)

@@ -172,7 +172,7 @@ def _list_task_files(source: YamlSource, key: KeyPath, stage: str) -> Iterator[_
         for block in _BLOCKS:
             yield from _list_task_files(source, (*key, j, block), stage)
         for module, value in task.items():
-            argument = _SOURCE_KEYS.get(module.removeprefix("ansible.builtin."))
+            argument = _SOURCE_KEYS.get(str(module).removeprefix("ansible.builtin."))
             if argument is not None:
                 yield from _list_argument_files((*key, j, module), stage, argument, value)
 

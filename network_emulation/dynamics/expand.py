@@ -193,7 +193,7 @@ def _list_event_values(
             ("delay_ms", event.delay_ms),
             ("jitter_ms", event.jitter_ms),
             ("rate_mbps", event.rate_mbps),
-            ("loss_percent", event.loss_percent),
+            ("loss_percent", event.lost_percent),
         )
     return tuple((name, value) for name, value in written if value is not None)
 

@@ -6,8 +6,9 @@ same ordered pair (like EnOSlib's `HTBSource.add_constraints`). `symmetric` also
 from dst to src.
 
 Then the deterministic entries of `heterogeneity.yaml` apply in their order. A profile replaces the
-whole constraints of its pairs in both directions, including additions of earlier entries. The
-other entries add jitter, bursts of losses, access links and shared bottlenecks.
+whole constraints of its pairs in both directions, including additions of earlier entries. A matrix
+replaces the delays, rates and losses that its cells give. The other entries add jitter, bursts of
+losses, access links and shared bottlenecks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host, find_pattern_error, select_hosts
@@ -33,11 +35,13 @@ from laggard.network_emulation.link_plan import (
     dilate_links,
     tier_pairs,
 )
+from laggard.network_emulation.links.link_matrix import MatrixCell
 from laggard.network_emulation.loss_bursts import least_burst_packets
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
     LinkRule,
+    MatrixRule,
     Network,
     ProfileRule,
     RandomHostEvent,
@@ -86,6 +90,7 @@ class Draft:
         access: access links by host name.
         shared: shared bottlenecks.
         problems: problems found so far.
+        selected: hosts of every pattern so far; a network may name each host in many rules.
     """
 
     hosts: tuple[Host, ...]
@@ -95,6 +100,7 @@ class Draft:
     access: dict[str, AccessLink] = field(default_factory=dict)
     shared: list[SharedLink] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    selected: dict[str, tuple[Host, ...]] = field(default_factory=dict)
 
     def select(self, source: YamlSource, key: KeyPath, pattern: str) -> tuple[Host, ...]:
         """Return the hosts that match a pattern; record a problem at `key` if there are none."""
@@ -104,7 +110,9 @@ class Draft:
                 source.locate_problem(key, fault, "write for example edge.*", value=pattern)
             )
             return ()
-        chosen = select_hosts(pattern, self.hosts)
+        if pattern not in self.selected:
+            self.selected[pattern] = select_hosts(pattern, self.hosts)
+        chosen = self.selected[pattern]
         if not chosen:
             fix = _suggest_pattern(pattern, self.hosts) if self.hosts else ""
             self.problems.append(
@@ -141,6 +149,7 @@ def plan_links(
     hosts: Sequence[Host],
     network_source: YamlSource = UNPLACED_NETWORK,
     heterogeneity_source: YamlSource = UNPLACED_HETEROGENEITY,
+    matrices: Mapping[str, Sequence[MatrixCell]] = MappingProxyType({}),
 ) -> LinkPlan:
     """Compile the rules of both files to one plan for all links, in virtual units.
 
@@ -150,6 +159,7 @@ def plan_links(
         hosts: every host of the continuum.
         network_source: the parsed `network.yaml`, to locate problems.
         heterogeneity_source: the parsed `heterogeneity.yaml`, to locate problems.
+        matrices: cells of every matrix by its name in the scenario (see `parse_matrix`).
 
     Raises:
         ScenarioError: if patterns match nothing or only one host with itself, a jitter exceeds its
@@ -170,6 +180,8 @@ def plan_links(
             _add_profile(draft, key, entry)
         elif isinstance(entry, SharedRule):
             _add_shared(draft, key, entry)
+        elif isinstance(entry, MatrixRule):
+            _add_matrix(draft, key, matrices[entry.matrix])
         else:
             _add_access(draft, key, entry)
     for i, event in enumerate(heterogeneity.events):
@@ -250,6 +262,34 @@ def _add_profile(draft: Draft, key: KeyPath, rule: ProfileRule) -> None:
     draft.pairs.update(dict.fromkeys([(dst, src) for src, dst in up], profile.down.constraint))
 
 
+def _add_matrix(draft: Draft, key: KeyPath, cells: Sequence[MatrixCell]) -> None:
+    at = (*key, "matrix")
+    count = sum(len(cell.src) * len(cell.dst) for cell in cells)
+    if count > MAX_PAIRS:
+        rule = f"the matrix names {count} links; the limit is {MAX_PAIRS}"
+        draft.problems.append(draft.heterogeneity.locate_problem(at, rule, "use fewer hosts"))
+        return
+    for cell in cells:
+        for pair in ((src, dst) for src in cell.src for dst in cell.dst if src != dst):
+            draft.pairs[pair] = cell.apply(draft.pairs.get(pair, Constraint()))
+    named = {(src, dst) for cell in cells for src in cell.src for dst in cell.dst if src != dst}
+    jittery = [pair for pair in named if draft.pairs[pair].jitter_ms]
+    for pair in sorted(jittery):
+        constraint = draft.pairs[pair]
+        if constraint.jitter_ms > constraint.delay_ms:
+            rule = (
+                f"the jitter of {constraint.jitter_ms:g} ms from {pair[0]} to {pair[1]} must not"
+                f" exceed the delay, which is {constraint.delay_ms:g} ms in the matrix"
+            )
+            fix = "lower the jitter of the earlier entry, or raise the delay"
+            draft.problems.append(draft.heterogeneity.locate_problem(at, rule, fix))
+            return
+    for pair in sorted(named):
+        constraint = draft.pairs[pair]
+        if _too_short(draft, at, pair, constraint.loss_percent, constraint.burst_packets):
+            return
+
+
 def _select_upward_pairs(draft: Draft, key: KeyPath, src: str, dst: str) -> list[Pair]:
     """Return the pairs of a profile from its src to its dst; no pair may be both up and down."""
     pairs = draft.ordered(draft.heterogeneity, key, src, dst, symmetric=False)
@@ -328,7 +368,7 @@ def _add_event(
         draft.pairs.setdefault(pair, Constraint())
     if not isinstance(event, TraceEvent) and event.jitter_ms is not None:
         _require_delay(draft, key, pairs, event.jitter_ms, event.delay_ms)
-    loss_percent = None if isinstance(event, TraceEvent) else event.loss_percent
+    loss_percent = None if isinstance(event, TraceEvent) else event.lost_percent
     if loss_percent is not None:
         # `any` stops at the first pair with a problem: one message per event is enough.
         any(

@@ -195,6 +195,20 @@ dynamic:
     assert problem.startswith("heterogeneity.yaml:5:")
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("down: true, loss: 5%", "a link that is down loses every packet"),
+        ("down: true, profile: lte", "a link that is down loses every packet"),
+        ("down: false", "this should be True"),
+        ("symmetric: true", "add delay, rate, loss, jitter, profile or down"),
+    ],
+)
+def test_down_excludes_other_properties(keys: str, said: str) -> None:
+    (problem,) = problems("", f"dynamic: [{{at: 1s, for: 1s, src: edge.*, dst: fog.*, {keys}}}]")
+    assert said in problem
+
+
 def test_a_burst_of_losses_that_never_happen_is_warned_of() -> None:
     entries = """deterministic:
   - {src: "edge.*", dst: "fog.*", burst: 3}

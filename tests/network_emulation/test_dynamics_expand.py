@@ -65,6 +65,13 @@ def test_a_timed_link_event_reaches_all_its_pairs() -> None:
     assert begin.values == (("rate_mbps", 1.0),)
 
 
+def test_a_link_that_is_down_loses_every_packet() -> None:
+    random = {"every": "10s", "for": "2s", "seed": 3}
+    down, up, *_ = _expand({"random": random, "src": "edge.*", "dst": "cloud.*", "down": True})
+    assert down.values == (("loss_percent", 100.0),)
+    assert (up.at_s - down.at_s, up.values) == (2.0, ())
+
+
 def test_an_event_of_storage_sets_what_it_says() -> None:
     begin, end = _expand(
         {

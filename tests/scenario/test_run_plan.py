@@ -127,6 +127,7 @@ def test_a_share_that_rises_later_counts(folder: Path) -> None:
         ("{random: {every: 30s, for: 5s, seed: 7}, hosts: 'edge.*', cpu: 5%}", "for 5 s in every 30 s, at different times on each host (seed 7)", "cpu 5%", 2),
         ("{random: {every: 30s, for: 5s, seed: 7}, src: 'edge.*', dst: 'edge.*', rate: 1mbit}", "for 5 s in every 30 s, at the same time on all links (seed 7)", "rate 1 Mbit/s", 2),
         ("{trace: lte.csv, src: 'edge.*', dst: 'fog.*', symmetric: true}", "throughout the run", "as in lte.csv", 4),
+        ("{at: 4s, for: 1s, src: 'edge.*', dst: 'fog.*', down: true}", "at 4 s for 1 s", "down", 2),
         ("{at: 4s, for: 1s, src: 'edge.*', dst: 'fog.*', profile: lora}", "at 4 s for 1 s", "profile lora, uplink from edge.*", 4),
     ],
 )  # fmt: skip

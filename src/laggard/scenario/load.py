@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import YamlSource, validate_model
+from laggard.core.yaml_source import KeyPath, YamlSource, validate_model
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.play_inputs import PlayInputs, find_input_problems
@@ -27,6 +27,7 @@ from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
+from laggard.network_emulation.links.link_matrix import MatrixCell, parse_matrix
 from laggard.network_emulation.links.link_warnings import link_warnings
 from laggard.network_emulation.links.plan_links import LinkPlan, plan_links
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
@@ -242,11 +243,11 @@ def load_scenario(
     if plays is not None:
         problems.add(find_input_problems(sources.workflow, folder, plays))
     ranks = _place_ranks(models, hosts, sources, problems) if trains else ()
-    network = _plan_network(models, hosts, sources, problems)
+    traces = _read_csv_files(models, folder, sources, problems)
+    network = _plan_network(models, hosts, sources, problems, traces)
     if network is not None and models.heterogeneity is not None:
         workers = [host.name for host in ranks]
         problems.add(memory_problems(models.heterogeneity, workers, hosts, sources.heterogeneity))
-    traces = _read_traces(models, folder, sources, problems)
     # Events can only be expanded for correct hosts, links and stopping rules.
     changes = None
     if network is not None and models.workload is not None and not problems.collected:
@@ -313,6 +314,7 @@ def _plan_network(
     hosts: tuple[Host, ...],
     sources: ScenarioSources,
     problems: _ProblemCollector,
+    csv_files: Mapping[str, bytes],
 ) -> tuple[LinkPlan, Mapping[str, float]] | None:
     """Check the rules, and plan links and CPU shares; None if there are problems."""
     network, heterogeneity = models.network, models.heterogeneity
@@ -325,35 +327,49 @@ def _plan_network(
     horizon_s = None if models.workload is None else get_event_horizon_s(models.workload)
     problems.add(validate_heterogeneity(heterogeneity, hosts, horizon_s, sources.heterogeneity))
     shares = problems.try_call(lambda: plan_shares(heterogeneity, hosts, sources.heterogeneity))
+    folder = Path(sources.heterogeneity.path).parent
+    cells: dict[str, tuple[MatrixCell, ...]] = {}
+    for name in heterogeneity.matrices.keys() & csv_files.keys():
+        parse = partial(_parse_matrix, csv_files[name], str(folder / name), hosts)
+        cells[name] = problems.try_call(parse) or ()
+    if len(cells) < len(heterogeneity.matrices):
+        return None
+    sources_of_links = sources.network, sources.heterogeneity
     links = problems.try_call(
-        lambda: plan_links(network, heterogeneity, hosts, sources.network, sources.heterogeneity)
+        lambda: plan_links(network, heterogeneity, hosts, *sources_of_links, cells)
     )
     return None if links is None or shares is None else (links, shares)
 
 
-def _read_traces(
+def _read_csv_files(
     models: _ScenarioModels, folder: Path, sources: ScenarioSources, problems: _ProblemCollector
 ) -> Mapping[str, bytes]:
-    """Read every trace file, by its name in the scenario.
+    """Read every trace and matrix, by its name in the scenario.
 
     A file that cannot be read is a problem at the place that names it.
     """
-    traces: dict[str, bytes] = {}
-    events = () if models.heterogeneity is None else models.heterogeneity.events
-    for i, event in enumerate(events):
-        if isinstance(event, TraceEvent) and event.trace not in traces:
-            try:
-                traces[event.trace] = read_bounded(
-                    folder / event.trace, event.trace, MAX_TRACE_BYTES
-                )
-            except ScenarioError as error:
-                rules = [problem.rule for problem in error.problems]
-                fix = "put the trace file into the scenario's folder"
-                problems.add(
-                    sources.heterogeneity.locate_problem(("dynamic", i, "trace"), rule, fix)
-                    for rule in rules
-                )
-    return traces
+    found: dict[str, bytes] = {}
+    for name, key in _list_csv_files(models.heterogeneity):
+        if name in found:
+            continue
+        try:
+            found[name] = read_bounded(folder / name, name, MAX_TRACE_BYTES)
+        except ScenarioError as error:
+            rules = [problem.rule for problem in error.problems]
+            fix = f"put the {key[-1]} file into the scenario's folder"
+            problems.add(sources.heterogeneity.locate_problem(key, rule, fix) for rule in rules)
+    return found
+
+
+def _list_csv_files(heterogeneity: Heterogeneity | None) -> Iterator[tuple[str, KeyPath]]:
+    """Yield the name and the place of every file that `heterogeneity.yaml` names."""
+    if heterogeneity is None:
+        return
+    for name, i in heterogeneity.matrices.items():
+        yield name, ("deterministic", i, "matrix")
+    for i, event in enumerate(heterogeneity.events):
+        if isinstance(event, TraceEvent):
+            yield event.trace, ("dynamic", i, "trace")
 
 
 def _expand_changes(
@@ -365,17 +381,27 @@ def _expand_changes(
 ) -> tuple[TimedChange, ...]:
     assert models.heterogeneity is not None
     assert models.workload is not None
-    points = {name: _parse_points(data, str(folder / name)) for name, data in traces.items()}
+    events = models.heterogeneity.events
+    names = {event.trace for event in events if isinstance(event, TraceEvent)}
+    points = {name: _parse_points(traces[name], str(folder / name)) for name in sorted(names)}
     horizon_s = get_event_horizon_s(models.workload)
     return expand_events(models.heterogeneity, hosts, links, horizon_s, points)
 
 
 def _parse_points(data: bytes, path: str) -> tuple[TracePoint, ...]:
+    return _parse_csv(data, path, lambda text: parse_trace(text, path))
+
+
+def _parse_matrix(data: bytes, path: str, hosts: Sequence[Host]) -> tuple[MatrixCell, ...]:
+    return _parse_csv(data, path, lambda text: parse_matrix(text, path, hosts))
+
+
+def _parse_csv(data: bytes, path: str, parse: Callable[[str], Planned]) -> Planned:
     try:
-        return parse_trace(data.decode("utf-8-sig"), path)
+        return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         problem = Problem(
-            path, 0, 0, f"byte {error.start}", "a trace must be UTF-8 text", "save it as UTF-8"
+            path, 0, 0, f"byte {error.start}", "a CSV file must be UTF-8 text", "save it as UTF-8"
         )
         raise ScenarioError((problem,)) from error
     except csv.Error as error:

@@ -421,6 +421,8 @@ def _format_change(event: HostEvent | LinkEvent) -> str:
         return f"as in {Path(event.trace).name}"
     if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.profile is not None:
         return f"profile {event.profile}, uplink from {event.src}"
+    if isinstance(event, TimedLinkEvent | RandomLinkEvent) and event.down:
+        return "down"
     return _format_values(event)
 
 
