@@ -48,7 +48,7 @@ class _Mark(Protocol):
     column: int
 
 
-class _Event(Protocol):
+class _YamlEvent(Protocol):
     """Event of PyYAML's parser; `value` and `style` exist for scalars only."""
 
     start_mark: _Mark
@@ -129,8 +129,8 @@ class _Loader(Protocol):
     """Part of `yaml.SafeLoader` that the composer uses."""
 
     check_event: Callable[..., bool]
-    get_event: Callable[[], _Event]
-    peek_event: Callable[[], _Event]
+    get_event: Callable[[], _YamlEvent]
+    peek_event: Callable[[], _YamlEvent]
     resolve: Callable[[type[object], str | None, object], str]
     construct_object: Callable[[object], YamlScalar]
 
@@ -181,7 +181,7 @@ class _Composer:
             return _Use(self._compose_sequence(event, depth), place)
         return _Use(self._compose_mapping(event, depth), place)
 
-    def _compose_sequence(self, event: _Event, depth: int) -> _Sequence:
+    def _compose_sequence(self, event: _YamlEvent, depth: int) -> _Sequence:
         from yaml import SequenceEndEvent
 
         sequence = _Sequence()
@@ -192,7 +192,7 @@ class _Composer:
         sequence.is_open = False
         return sequence
 
-    def _compose_mapping(self, event: _Event, depth: int) -> _Mapping:
+    def _compose_mapping(self, event: _YamlEvent, depth: int) -> _Mapping:
         from yaml import MappingEndEvent
 
         mapping = _Mapping()
@@ -203,12 +203,12 @@ class _Composer:
         mapping.is_open = False
         return mapping
 
-    def _anchor(self, event: _Event, node: _Node) -> _Node:
+    def _anchor(self, event: _YamlEvent, node: _Node) -> _Node:
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
 
-    def _find_anchored(self, event: _Event, place: _Place) -> _Node:
+    def _find_anchored(self, event: _YamlEvent, place: _Place) -> _Node:
         name = str(event.anchor)
         node = self._anchors.get(name)
         if node is None:
@@ -219,11 +219,11 @@ class _Composer:
             raise self._refuse.at(place, f"*{name}", rule, "name another value")
         return node
 
-    def _check_collection_tag(self, event: _Event, kind: str, place: _Place) -> None:
+    def _check_collection_tag(self, event: _YamlEvent, kind: str, place: _Place) -> None:
         if event.tag not in (None, "!", _STANDARD + kind):
             raise self._refuse_tag(str(event.tag), place)
 
-    def _convert_scalar(self, event: _Event, place: _Place) -> _Scalar:
+    def _convert_scalar(self, event: _YamlEvent, place: _Place) -> _Scalar:
         from yaml import ScalarNode
 
         tag = event.tag
@@ -350,7 +350,7 @@ def _is_merge(use: _Use) -> bool:
     return isinstance(use.node, _Scalar) and use.node.tag == "merge"
 
 
-def _place_of(event: _Event) -> _Place:
+def _place_of(event: _YamlEvent) -> _Place:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
