@@ -21,7 +21,7 @@ from laggard.core.errors import Problem
 from laggard.core.linear_regex import UnsupportedExpressionError, compile_regex
 from laggard.core.yaml_source import KeyPath, YamlSource
 
-MAX_RULES = 10_000
+MAX_RULES = 1000
 """Largest number of rules, entries or patterns in one section of a scenario file."""
 
 
