@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.core.errors import Problem, ScenarioError
-from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
+from laggard.core.yaml_source import KeyPath, YamlScalar, YamlSource, YamlValue
 from laggard.layers_services.e2clab import workflow_env
 
 _BLOCKS = ("block", "rescue", "always")
@@ -207,7 +207,9 @@ def _list_argument_files(
             yield _SourceFile(key, stage, words["src"])
 
 
-def _may_be_remote(argument: str, values: Mapping[str, YamlValue]) -> bool:
+def _may_be_remote(
+    argument: str, values: Mapping[YamlScalar, YamlValue] | Mapping[str, str]
+) -> bool:
     """Return whether the source may be on the host: `remote_src`, or `mode: pull`."""
     if argument != "src":
         return False

@@ -35,7 +35,7 @@ def load_sets(file: Path) -> Mapping[str, Mapping[str, Variable]]:
     Raises:
         ScenarioError: the file is invalid
     """
-    source = parse_yaml(file.read_bytes(), str(file))
+    source = parse_e2clab_yaml(file.read_bytes(), str(file))
     return validate_model(source, WorkflowEnvironment).root
 
 
