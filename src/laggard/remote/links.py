@@ -22,9 +22,9 @@ from laggard.network_emulation.dynamics.changes import TimedChange
 from laggard.network_emulation.fidelity.link_tasks import (
     Task,
     choose_representatives,
+    choose_round_trips,
     echo_probe,
     loss_probe,
-    choose_round_trips,
     transport_for,
 )
 from laggard.network_emulation.fidelity.measure import EchoProbe, LossCount
