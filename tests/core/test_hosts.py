@@ -226,7 +226,7 @@ def _matches_a_number(pattern: str) -> bool:
 
 @pytest.mark.filterwarnings("default")
 @given(case=_cases())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_e2clab_finds_the_same_hosts_of_any_continuum(case: tuple[tuple[Host, ...], str]) -> None:
     hosts, pattern = case
     assume(find_pattern_error(pattern) is None)

@@ -24,7 +24,7 @@ from laggard.scenario.files import dump_e2clab_yaml
 if TYPE_CHECKING:
     from tests.users import Runner
 
-steady = settings(max_examples=600, deadline=None, derandomize=True)
+steady = settings(max_examples=400, deadline=None, derandomize=True)
 
 
 def _problem(text: bytes | str) -> Problem:
