@@ -12,9 +12,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from laggard.campaign import sweep as campaigns
 from laggard.campaign.campaign_state import open_campaign
@@ -39,6 +44,22 @@ def test_overrides_are_yaml_values() -> None:
     assert format_combination(combination, {"status": "failed"}).startswith(
         'network.networks.0.delay="5ms" · workload.seed=2'
     )
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("abc:#,'\" e1.", max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abe1", max_size=4), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(JSON_VALUES)
+def test_overrides_mean_the_same_in_both_versions_of_yaml(value: Any) -> None:
+    ((text,),) = [Combination({"network.x": value}, 0).overrides()]
+    written = text.removeprefix("network.x=")
+    assert yaml.safe_load(written) == value
+    assert YAML(typ="safe", pure=True).load(written) == value
 
 
 @pytest.mark.parametrize(

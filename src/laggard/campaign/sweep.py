@@ -79,11 +79,24 @@ class Combination:
 
     def overrides(self) -> tuple[str, ...]:
         """Return the `--set` arguments of this run."""
-        return tuple(f"{key}={json.dumps(value)}" for key, value in sorted(self.values.items()))
+        return tuple(f"{key}={_to_yaml(value)}" for key, value in sorted(self.values.items()))
 
     def key(self) -> str:
         """Return the text that identifies this combination in the state of a campaign."""
         return json.dumps({**self.values, "repeat": self.repeat}, sort_keys=True)
+
+
+def _to_yaml(value: JsonValue) -> str:
+    """Return a value as JSON that YAML 1.1 reads too, which needs a point in 1e-05."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_to_yaml, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)}: {_to_yaml(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    text = json.dumps(value)
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")
+    return text
 
 
 def load_campaign(path: Path) -> CampaignFile:
