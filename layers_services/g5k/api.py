@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
@@ -32,6 +32,9 @@ _LATEST_S = 1e11
 LIVE = "waiting,launching,running"
 """States in which a job holds or will hold nodes, as a filter of the API. The API does not find
 jobs in state `tolaunch`."""
+
+_LATEST_JOBS = "200"
+"""Number of the latest jobs that are listed in addition; more are not started in a minute."""
 
 Answer = TypeVar("Answer")
 
@@ -122,19 +125,20 @@ def live_jobs(site: str, pace: Pace, name: str = "") -> tuple[Job, ...]:
     from enoslib.infra.enos_g5k.g5k_api_utils import get_api_username
 
     def list_jobs() -> Sequence[Job]:
-        # A name has few jobs, whatever their state. A user can have thousands of finished jobs.
-        wanted = {"name": name} if name else {"state": LIVE}
-        return (
-            create_client(pace)
-            .sites[site]
-            .jobs.list(user=cast("str", get_api_username()), **wanted)
+        # A name has few jobs, whatever their state. A user can have thousands of finished jobs. The
+        # API finds no job by the state that it has between waiting and launching, so the latest
+        # jobs are listed too.
+        queries: Sequence[Mapping[str, str]] = (
+            ({"name": name},) if name else ({"state": LIVE}, {"limit": _LATEST_JOBS})
         )
+        jobs = create_client(pace).sites[site].jobs
+        user = cast("str", get_api_username())
+        return [job for query in queries for job in jobs.list(user=user, **query)]
 
-    return tuple(
-        job
-        for job in retry_listing(list_jobs, f"your jobs at {site}", pace)
-        if job.state not in OVER
-    )
+    listed = retry_listing(list_jobs, f"your jobs at {site}", pace)
+    by_number = {job.uid: job for job in listed}
+    newest_first = sorted(by_number.items(), reverse=True)
+    return tuple(job for _, job in newest_first if job.state not in OVER)
 
 
 def all_sites(pace: Pace) -> tuple[str, ...]:
