@@ -4,12 +4,18 @@
     python benchmarks/faults.py kills 100
     python benchmarks/faults.py writes 100
     python benchmarks/faults.py command 10
+    python benchmarks/faults.py folders 300
+    python benchmarks/faults.py traces 100
+    python benchmarks/faults.py nodes 30
 
 `signals` sends SIGINT, SIGTERM or SIGHUP, to every fourth run a second one. `kills` kills one
 process of the run with `kill -9`. `writes` lets one change of a file in the run folder fail, at as
 many places as there are runs, evenly over a whole run; it needs gcc. `command` kills the command of
 a run of twelve hosts in three tiers, and compares finished steps with readable ones. It prints every run that did
 not hold its promises (`docs/explanation/reliability.md`), and the number of those that did.
+
+`folders` and `traces` damage one file of a run folder or a trace, and run the commands that read
+it. `nodes` lets a node of a testbed send hostile messages. See `benchmarks/untrusted_input.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,9 +222,29 @@ def inflict(
         yield fault(random.Random(number), number, runs, scenario), runs
 
 
+def try_untrusted_input(kind: str, count: int) -> None:
+    """Print every case of untrusted input that broke a promise, and how many held."""
+    from benchmarks.untrusted_input import try_folders, try_nodes, try_traces
+
+    cases = []
+    for case in {"folders": try_folders, "traces": try_traces, "nodes": try_nodes}[kind](count):
+        cases.append(case)
+        if case.broken:
+            print(f"{case.what}: {'; '.join(case.broken)}", flush=True)
+    held = sum(not case.broken for case in cases)
+    ends = sum((Counter(case.ends) for case in cases), Counter())
+    print(
+        f"{kind}: {len(cases)} tried, {held} held; longest {max(c.took_s for c in cases):.1f} s,"
+        f" most memory {max(c.bytes for c in cases) >> 20} MiB; commands by end: {dict(ends)}"
+    )
+
+
 def main() -> None:
     """Print every run that broke a promise, and how many held."""
     kind, count = sys.argv[1], int(sys.argv[2])
+    if kind in {"folders", "traces", "nodes"}:
+        try_untrusted_input(kind, count)
+        return
     held, endings = 0, []
     with tempfile.TemporaryDirectory() as name:
         folder, scenario = Path(name), Path(name) / "small"

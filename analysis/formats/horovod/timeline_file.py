@@ -10,6 +10,7 @@ Messages name an event by its position in the file, counted from 0.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from laggard.core.errors import TraceFormatError
 
 _NEGOTIATE = "NEGOTIATE_"
 _MAX_RANK = 1 << 20
+_RANK = re.compile(r"[0-9]{1,7}")
 _MAX_TIME_US = 1 << 51
 _SHOWN_CHARS = 60
 
@@ -85,7 +87,8 @@ class _TimelineParser:
 
     def read_event(self, index: int, event: Mapping[str, Json]) -> None:
         phase = event.get("ph")
-        if phase not in {"B", "E", "X"}:
+        # A tuple, because any value of JSON may be there, and lists cannot be looked up in a set.
+        if phase not in ("B", "E", "X"):
             return
         tensor, at_us = self._read_int(index, event, "pid"), self._read_int(index, event, "ts")
         name = event.get("name")
@@ -108,7 +111,7 @@ class _TimelineParser:
         negotiation = self._open.get(tensor)
         if negotiation is None:
             return
-        rank = int(name) if isinstance(name, str) and name.isascii() and name.isdigit() else -1
+        rank = int(name) if isinstance(name, str) and _RANK.fullmatch(name) else -1
         if not 0 <= rank <= _MAX_RANK:
             raise self.make_error(index, f"name {repr(name)[:_SHOWN_CHARS]} is not a rank")
         negotiation.ready_us.setdefault(rank, at_us)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,66 +15,7 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.core.errors import TraceFormatError
 from laggard.core.span_schema import Lane, Phase
-
-STEP_US = 100_000
-Event = dict[str, Any]
-
-
-def process(tensor: int) -> list[Event]:
-    named: Event = {
-        "name": "process_name",
-        "ph": "M",
-        "pid": tensor,
-        "args": {"name": f"t{tensor}"},
-    }
-    sort: Event = {
-        "name": "process_sort_index",
-        "ph": "M",
-        "pid": tensor,
-        "args": {"sort_index": 1},
-    }
-    return [named, sort]
-
-
-def negotiation(
-    tensor: int, ready: Sequence[tuple[int, int]], kind: str = "ALLREDUCE", took: int = 500
-) -> list[Event]:
-    """The ticks of (rank, time), then the operation with two activities."""
-    ready = sorted(ready, key=lambda item: item[1])
-    last = ready[-1][1]
-    begin: Event = {"ph": "B", "name": f"NEGOTIATE_{kind}", "ts": ready[0][1], "pid": tensor}
-    ticks: list[Event] = [
-        {"ph": "X", "name": str(rank), "ts": at, "pid": tensor, "dur": 0} for rank, at in ready
-    ]
-    return [
-        begin,
-        *ticks,
-        {"ph": "E", "ts": last, "pid": tensor},
-        {"ph": "B", "name": kind, "ts": last + 10, "pid": tensor},
-        {"ph": "B", "name": "QUEUE", "ts": last + 10, "pid": tensor},
-        {"ph": "E", "ts": last + 20, "pid": tensor},
-        {"ph": "B", "name": f"NCCL_{kind}", "ts": last + 20, "pid": tensor},
-        {"ph": "E", "ts": last + took, "pid": tensor},
-        {"ph": "E", "ts": last + took, "pid": tensor, "args": {"dtype": "float32", "shape": "[9]"}},
-    ]
-
-
-def training(late: Sequence[int], steps: int = 4) -> list[Event]:
-    """Parameters are broadcast once; then two tensors are reduced in every step."""
-    ranks = range(len(late))
-    events = [*process(0), *process(1), *process(2), *process(3)]
-    events += negotiation(1, [(rank, 1000) for rank in ranks], "BROADCAST")
-    for step in range(steps):
-        at = (step + 1) * STEP_US
-        for tensor, after in ((2, 0), (3, 10_000)):
-            ready = [(rank, at + after + late[rank]) for rank in ranks]
-            events += negotiation(tensor, ready)
-    return events
-
-
-def write(path: Path, events: Sequence[Event]) -> Path:
-    path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "]")
-    return path
+from tests.analysis.horovod_timelines import STEP_US, Event, negotiation, training, write
 
 
 def notes(run: RunData) -> str:
@@ -158,6 +96,10 @@ REFUSED: dict[str, tuple[list[Event], str]] = {
         [*training([0, 1])[:9], {"ph": "X", "name": "one", "ts": 5, "pid": 1, "dur": 0}],
         "event 9: name 'one' is not a rank",
     ),
+    "huge rank": (
+        [*training([0, 1])[:9], {"ph": "X", "name": "9" * 5000, "ts": 5, "pid": 1, "dur": 0}],
+        "event 9: name '9999",
+    ),
     "no time": ([*training([0, 1]), {"ph": "E", "ts": "x", "pid": 1}], "ts 'x' is not an integer"),
     "number": ([*training([0, 1]), 5], ": 5 is not an object"),  # type: ignore[list-item]
 }
@@ -178,7 +120,14 @@ def test_a_timeline_is_recognized_by_its_beginning(tmp_path: Path) -> None:
     assert detect_format(write(tmp_path / "b.json", [{"ph": "X"}])).name == "kineto"
 
 
-values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from([[], ["B"], {}, {"a": ["E"]}, "9" * 5000])
+)
 
 
 @given(data=st.data())
