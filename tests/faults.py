@@ -97,6 +97,11 @@ class Fault(enum.Enum):
         "One message, no traceback; no file outside the folder is read or replaced; memory and"
         " time stay bounded.",
     )
+    CLOCK_STEPPED = Promise(
+        "The wall clock of a machine is set during a run",
+        "Durations and deadlines stay those of the monotonic clock; the run is `unfaithful`, and"
+        " its record has the time and the size of the step.",
+    )
     DATAGRAM_FORGED = Promise(
         "Datagrams of the clock comparison are lost, late, doubled or forged",
         "The bounds of the clocks' offset stay true.",

@@ -388,8 +388,9 @@ def _running_job(plan: G5kPlan, site: str, job_id: int, pace: Pace) -> Job:
 
 
 def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, pace: Pace) -> None:
-    begins = plan.start.timestamp() if plan.start else 0.0
-    deadline = max(time.time(), begins) + patience_s
+    # The wall clock may be set during the wait, so it is read once.
+    until_start_s = max(0.0, plan.start.timestamp() - time.time()) if plan.start else 0.0
+    deadline_s = time.monotonic() + until_start_s + patience_s
     waiting = list(jobs)
     while True:
         for job in waiting:
@@ -402,14 +403,14 @@ def _wait_until_running(jobs: Sequence[Job], plan: G5kPlan, patience_s: float, p
         waiting = [job for job in waiting if job.state != "running"]
         if not waiting:
             return
-        if time.time() >= deadline:
+        if time.monotonic() >= deadline_s:
             names = "; ".join(f"job {job.uid} at {job.site}, {_expected(job)}" for job in waiting)
             raise DeploymentError(
                 f"not started within {patience_s:g} s: {names} — raise"
                 " --reservation-timeout, request fewer"
                 " nodes, or choose a later time"
             )
-        time.sleep(min(pace.poll_s, max(0.0, deadline - time.time())))
+        time.sleep(min(pace.poll_s, max(0.0, deadline_s - time.monotonic())))
 
 
 def _expected(job: Job) -> str:

@@ -214,8 +214,9 @@ def run_training(
     # The traffic of the checks has been counted too, so the counters start here.
     before = links.counters()
     with journal.stage("train"):
-        began_s, events = _supervise_training(scenario, agent_pool, watch, links, context, zero_ns)
-        ended_s = time.time()
+        began_s, ended_s, events = _supervise_training(
+            scenario, agent_pool, watch, links, context, zero_ns
+        )
     with journal.stage("end"):
         _wait_for_exits(agent_pool, watch)
     agent_pool.tolerate_losses()
@@ -244,11 +245,12 @@ def _supervise_training(
     links: LinkBackend,
     context: RemoteRunContext,
     zero_ns: int,
-) -> tuple[float, tuple[EventRecord, ...]]:
+) -> tuple[float, float, tuple[EventRecord, ...]]:
     """Apply the timed events and watch the ranks until training ends.
 
     Returns:
-        The Unix time of the first step, and the events as they were applied.
+        The Unix times of the first step and of the end, and the events as they were applied. The
+        wall clock is read once, because it may be set during the training.
     """
     clock = fit_controller_clock(agent_pool, scenario.reference_host.name)
     zero_here_ns = _to_controller_time(clock, zero_ns)
@@ -280,7 +282,8 @@ def _supervise_training(
     finally:
         events = scheduler.stop()
         write_events(context.journal.folder.path, events)
-    return began_s, events
+    ended_s = began_s + (time.monotonic_ns() - zero_here_ns) / 1e9
+    return began_s, ended_s, events
 
 
 def create_scheduler(
