@@ -1,9 +1,12 @@
-"""Removal of a run's cgroup folders, which outlive namespaces, however the run ended.
+"""Removal of what outlives a run's processes, however the run ended: cgroups, queues of devices.
 
 The janitor is a process outside the sandbox. It waits for the end of a pipe whose other end is
 held by every process of the run. If a janitor is killed, the next run removes its folders. Their
 names have the process id and start time of their run, so dead runs are recognized. The janitor
-only removes empty folders and kills no process.
+only removes empty folders.
+
+On a node, the janitor also ends the agent that has started it, if the agent's connection is closed
+and the agent does not end by itself, because it was stopped, say.
 """
 
 from __future__ import annotations
@@ -12,9 +15,13 @@ import json
 import logging
 import os
 import re
+import select
 import signal
+import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +31,9 @@ from laggard.layers_services.local.forked import end_with, fork_process
 
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.02
+_COMMAND_TIMEOUT_S = 10.0
+CALLER_PATIENCE_S = 15.0
+"""Seconds from the end of a connection to the end of the process that it should have ended."""
 _RUN_NAME = re.compile(r"(?:laggard-)?(\d{1,10})-(\d{1,20})", re.ASCII)
 # Index of the field `starttime` in /proc/PID/stat, see proc(5).
 _STARTTIME_FIELD = 21
@@ -66,18 +76,26 @@ class Janitor:
         self._pid = pid
 
     @classmethod
-    def start(cls) -> Self:
+    def start(cls, connection: int | None = None) -> Self:
         """Fork the janitor; call this before the sandbox starts.
+
+        Args:
+            connection: descriptor whose other end belongs to whoever controls this process. If it
+                is closed and this process has not ended `CALLER_PATIENCE_S` later, the janitor
+                kills it.
 
         Raises:
             DeploymentError: the calling process has several threads
         """
         read, write = os.pipe()
+        caller = None if connection is None else _Caller(connection, os.pidfd_open(os.getpid()))
         pid = fork_process("starting the janitor")
         if pid == 0:
             os.close(write)
-            end_with(lambda: _wait_and_remove(read))
+            end_with(lambda: _wait_and_remove(read, caller))
         os.close(read)
+        if caller is not None:
+            os.close(caller.process)
         return cls(write, pid)
 
     def watch(self, folders: Iterable[Path]) -> None:
@@ -89,19 +107,31 @@ class Janitor:
         Raises:
             DeploymentError: the janitor was killed
         """
-        line = json.dumps([str(folder) for folder in folders]) + "\n"
-        data = line.encode()
+        self._send({"folders": [str(folder) for folder in folders]})
+
+    def undo(self, command: Sequence[str]) -> None:
+        """Register a command that runs at the end; call this before what it undoes is done.
+
+        Errors of the command are ignored: it fails if its effect was undone before.
+
+        Raises:
+            DeploymentError: the janitor was killed
+        """
+        self._send({"command": list(command)})
+
+    def _send(self, duty: dict[str, list[str]]) -> None:
+        data = f"{json.dumps(duty)}\n".encode()
         try:
             while data:
                 data = data[os.write(self._pipe, data) :]
         except BrokenPipeError as error:
             raise DeploymentError(
-                f"the janitor process {self._pid} was killed, so cgroups could not be removed;"
-                " start the run again"
+                f"the janitor process {self._pid} was killed, so the changes of this run could not"
+                " be undone at its end; start the run again"
             ) from error
 
     def close(self) -> None:
-        """Close the pipe and wait until the folders are removed.
+        """Close the pipe and wait until everything is undone and removed.
 
         The wait ends early, with a warning, if other processes of the run still hold the pipe.
         """
@@ -123,15 +153,35 @@ class Janitor:
         self.close()
 
 
-def _wait_and_remove(pipe: int) -> int:
+@dataclass(frozen=True)
+class _Caller:
+    """Process that started a janitor on a node.
+
+    Attributes:
+        connection: its descriptor to its controller.
+        process: file descriptor of the process (pidfd).
+    """
+
+    connection: int
+    process: int
+
+
+def _wait_and_remove(pipe: int, caller: _Caller | None) -> int:
     os.setsid()
     linux.set_process_name("laggard-janitor")
     # The janitor must outlive the run, so it ignores the signals that end the run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    with open(pipe, "rb") as told:
-        lines = told.read().splitlines()
-    folders = [Path(folder) for line in lines for folder in json.loads(line)]
+    if caller is not None:
+        _keep_open(pipe, caller.connection, caller.process)
+    duties = [json.loads(line) for line in _read_until_end(pipe, caller).splitlines()]
+    for duty in duties:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            if command := duty.get("command"):
+                subprocess.run(
+                    command, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT_S
+                )
+    folders = [Path(folder) for duty in duties for folder in duty.get("folders", ())]
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         left = [folder for folder in folders if not remove_tree(folder)]
@@ -140,6 +190,45 @@ def _wait_and_remove(pipe: int) -> int:
         if time.monotonic() > deadline:
             return 1
         time.sleep(_PAUSE_S)
+
+
+def _keep_open(*kept: int) -> None:
+    """Close all other descriptors: an SSH session lasts as long as its output is open."""
+    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if descriptor not in kept:
+            with suppress(OSError):
+                os.close(descriptor)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in {1, 2} - {null}:
+        os.dup2(null, number)
+
+
+def _read_until_end(pipe: int, caller: _Caller | None) -> bytes:
+    """Return the content of a pipe when its last writer has closed it.
+
+    A caller that stands still after the end of its connection is killed.
+    """
+    content = b""
+    kill_at_s: float | None = None
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    if caller is not None:
+        poll.register(caller.connection, select.POLLRDHUP)
+    while True:
+        left_s = None if kill_at_s is None else max(0.0, kill_at_s - time.monotonic())
+        ready = dict(poll.poll(None if left_s is None else left_s * 1e3))
+        if caller is not None and caller.connection in ready:
+            poll.unregister(caller.connection)
+            kill_at_s = time.monotonic() + CALLER_PATIENCE_S
+        if pipe in ready:
+            chunk = os.read(pipe, 1 << 16)
+            if not chunk:
+                return content
+            content += chunk
+        if caller is not None and kill_at_s is not None and time.monotonic() >= kill_at_s:
+            kill_at_s = None
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(caller.process, signal.SIGKILL)
 
 
 def remove_tree(folder: Path) -> bool:

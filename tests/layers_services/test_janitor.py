@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,44 @@ RUN = """
         sandbox.run_in_sandbox(function)
     print("closed", flush=True)
 """
+
+
+ON_A_NODE = """
+    import os, signal, sys, time
+    from laggard.layers_services.local import janitor
+    janitor.CALLER_PATIENCE_S = 0.2
+    with janitor.Janitor.start(connection=0) as made:
+        made.undo(["false"])
+        made.undo(["no-such-program"])
+        made.undo(["touch", sys.argv[1]])
+        print("ready", flush=True)
+        if sys.argv[2] == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        sys.stdin.read()
+        if sys.argv[2] == "busy":
+            time.sleep(600)
+    print(os.path.exists(sys.argv[1]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["ended", "killed", "stopped", "busy"])
+def test_changes_of_a_node_are_undone_without_its_agent(own_runner: Runner, how: str) -> None:
+    """Its output is closed too, so an SSH session ends."""
+    undone = own_runner.folder / "undone"
+    process = own_runner.start(ON_A_NODE, str(undone), how, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert not undone.exists()
+    if how == "killed":
+        process.kill()
+    process.stdin.close()
+    assert process.stdout.read() == ("True\n" if how == "ended" else "")
+    assert process.wait(timeout=60) == (0 if how == "ended" else -signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while not undone.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def wait_until_gone(folder: Path, patience_s: float = 60.0) -> None:

@@ -2,7 +2,8 @@
 
 Standard input and output connect the agent to its controller. The agent ends when this connection
 closes or the controller is silent for longer than its lease. It then removes the node's processes,
-queues and limits, so nothing remains after a killed controller or a closed laptop.
+queues and limits, so nothing remains after a killed controller or a closed laptop. A janitor does
+this for an agent that is killed or stopped.
 
 The run's folder with the collected data stays unless the controller has sent `leave`.
 """
@@ -24,12 +25,13 @@ from pydantic import JsonValue
 
 from laggard.core.errors import DeploymentError, LaggardError
 from laggard.core.virtual_time import Dilation
-from laggard.layers_services.local.janitor import run_name
+from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.launch import ForkServer
 from laggard.network_emulation.compute import (
     ShareController,
     open_shares,
     prepare_cgroups,
+    run_folders,
     sweep_cgroups,
 )
 from laggard.network_emulation.compute.cpu_plan import usable_cores
@@ -138,8 +140,10 @@ class _Agent:
         folder = Path(plan.folder)
         for name in ("workers", "logs"):
             (folder / name).mkdir(parents=True)
-        self._request_handlers = RequestHandlers(plan.host, plan.address, folder)
-        stack.callback(self._request_handlers.run_undo_commands)
+        # It also acts if this agent is killed, or is stopped when its connection closes.
+        janitor = stack.enter_context(Janitor.start(connection=0))
+        janitor.watch(run_folders(run_name()))
+        self._request_handlers = RequestHandlers(plan.host, plan.address, folder, janitor)
         os.environ.update(ENVIRONMENT)
         self._server = stack.enter_context(
             ForkServer.start(PRELOAD, log=folder / "logs" / f"imports-{plan.host}.log")

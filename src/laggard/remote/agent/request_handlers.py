@@ -10,14 +10,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter
 
 from laggard.core.errors import EmulationError
 from laggard.core.fingerprint import describe_machine
+from laggard.layers_services.local.janitor import Janitor
 from laggard.network_emulation.fidelity.measure import EchoProbe, ProbeEndpoint, measure_rtt
 from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow
 
@@ -39,10 +39,9 @@ class RequestHandlers:
         folder: folder of the run on this node.
     """
 
-    def __init__(self, host: str, address: str, folder: Path) -> None:
-        self._host, self._address, self._folder = host, address, folder
+    def __init__(self, host: str, address: str, folder: Path, janitor: Janitor) -> None:
+        self._host, self._address, self._folder, self._janitor = host, address, folder, janitor
         self._sinks: dict[int, Sink] = {}
-        self.undo_commands: list[Sequence[str]] = []
 
     def list_handlers(self) -> Mapping[str, RequestHandler]:
         """Return the handlers, by operation name."""
@@ -128,22 +127,12 @@ class RequestHandlers:
 
     def undo_at_end(self, argument: Mapping[str, JsonValue]) -> JsonValue:
         """Register a command that runs when the agent ends, whatever ends it."""
-        self.undo_commands.append(_parse_words(argument["words"]))
+        self._janitor.undo(_parse_words(argument["words"]))
         return None
 
     def report_manifest(self, _: Mapping[str, JsonValue]) -> JsonValue:
         """Return size and SHA-256 of every file that the run left on this node."""
         return build_manifest(self._folder)
-
-    def run_undo_commands(self) -> None:
-        """Run the registered undo commands.
-
-        Errors are ignored: a command fails if its effect was undone before. A command that hangs
-        does not keep the others from running.
-        """
-        for words in self.undo_commands:
-            with suppress(subprocess.TimeoutExpired):
-                subprocess.run(words, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT_S)
 
 
 def build_manifest(folder: Path) -> JsonValue:
