@@ -64,7 +64,7 @@ class Case:
 def try_folders(count: int) -> Iterator[Case]:
     """Damage one file of a run folder, with one seed after the other."""
     drawing.save_figures = lambda *_: ()  # type: ignore[assignment]
-    return _try_all(count, damaged_inputs.make_run, damaged_inputs.damage_run)
+    return _try_all(count, damaged_inputs.make_folders, damaged_inputs.damage_folder)
 
 
 def try_traces(count: int) -> Iterator[Case]:

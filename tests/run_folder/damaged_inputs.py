@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,24 @@ from click.testing import Result
 from laggard.analysis.evaluate.synthetic.run_generator import TraceSpec, generate_run
 from laggard.analysis.formats.bytedance.parquet_file import write_operations
 from laggard.analysis.tables.write_run import write_run
+from laggard.core.span_schema import Phase
+from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW
+from laggard.workloads.tracing.stream import RowStream
 from tests.analysis import flight_recorder_dumps, horovod_timelines, kineto_traces
 from tests.analysis.bytedance_traces import data_parallel, pipeline
 from tests.analysis.parallel_traces import Job, job_documents
+from tests.command_line import SMALL
 from tests.run_folder.mutations import mutate_file
 
 RUN = "runs/generated/generated-0"
 READ = ("run.json", "fidelity.json", "hosts.parquet", "spans.parquet", "steps.parquet", "links.parquet")  # fmt: skip
 """Files of a run folder that commands read."""
+
+UNCOLLECTED = "runs/small/small-0"
+"""Folder of a run that was killed, whose streams commands collect."""
+_PHASES_MS = {"fetch": 1, "forward": 10, "backward": 20, "comm": 5, "optimizer": 2}
+_STEP_NS = 40_000_000
 
 TRACES: Mapping[str, Callable[[Path], object]] = {
     "job.parquet": lambda path: write_operations(data_parallel([3.0, 1.0, 1.0, 1.0]), path),
@@ -62,6 +73,58 @@ def make_run(root: Path) -> None:
     write_run(generate_run(TraceSpec(steps=12)), root / RUN)
 
 
+def make_uncollected_run(root: Path) -> None:
+    """Write a run folder as a kill leaves it after training, with streams instead of tables."""
+    folder = root / UNCOLLECTED
+    workers = WorkerOutputDir(folder / "workers")
+    workers.folder.mkdir(parents=True)
+    (folder / "scenario").mkdir()
+    for name, text in SMALL.items():
+        (folder / "scenario" / name).write_text(text)
+    record = generate_run(TraceSpec(steps=2)).record
+    assert record is not None
+    running = record.model_copy(update={"status": "running", "outcome": None, "id": "small-0"})
+    (folder / "run.json").write_text(running.model_dump_json())
+    (folder / "lock").touch()
+    for rank in range(3):
+        _write_streams(workers, rank)
+    RowStream(workers.links, LINK_ROW).close()
+    workers.zero.write_text(json.dumps({"zero_ns": 0}))
+    workers.evaluations.write_text(
+        json.dumps({"evaluation": 0, "last_arrival_ns": 9, "step": 3, "accuracy": 0.5}) + "\n"
+    )
+    counts = {"steps": 6, "samples": 576, "evaluations": 1, "paused_ns": 0}
+    times = {"zero_ns": 0, "end_ns": 6 * _STEP_NS, "makespan_s": 0.24}
+    workers.done.write_text(json.dumps({"stopped_by": "steps", "accuracy": 0.5, **counts, **times}))
+    carried = [{"src": "cloud.trainer.1.1", "dst": "edge.trainer.1.1", "bytes": 9, "packets": 1}]
+    (folder / "counters.json").write_text(json.dumps({"links": carried}))
+
+
+def _write_streams(workers: WorkerOutputDir, rank: int) -> None:
+    spans = RowStream(workers.spans(rank), SPAN_ROW)
+    steps = RowStream(workers.steps(rank), STEP_ROW)
+    for step in range(6):
+        at_ns = step * _STEP_NS
+        steps.append((step, rank, at_ns, at_ns + _STEP_NS, 0.5, 96, 96, 0, 0, 0, step, step, -1))
+        for phase, length_ms in _PHASES_MS.items():
+            length_ns = length_ms * 1_000_000
+            code = Phase(phase).code
+            spans.append((step, rank, 0, code, 0, at_ns, length_ns, -1, -1, 0, 0, 0))
+            at_ns += length_ns
+        if step == 3:
+            spans.flush()
+            steps.flush()
+    if rank:  # Rank 0 was killed with rows that its streams do not have.
+        spans.close()
+        steps.close()
+
+
+def make_folders(root: Path) -> None:
+    """Write both run folders."""
+    make_run(root)
+    make_uncollected_run(root)
+
+
 def make_traces(root: Path) -> None:
     """Write all traces."""
     for name, make in TRACES.items():
@@ -83,10 +146,12 @@ class Damage:
     written: tuple[Path, ...]
 
 
-def damage_run(place: Path, seed: int) -> Damage:
-    """Damage one file of the run folder."""
+def damage_folder(place: Path, seed: int) -> Damage:
+    """Damage one file of one of the run folders."""
     rng = random.Random(seed)
-    folder, out = place / RUN, place / "out"
+    collected = seed % 3 > 0
+    folder, out = place / (RUN if collected else UNCOLLECTED), place / "out"
+    files = [folder / name for name in READ] if collected else _list_streams(folder)
     formats = rng.choice(("csv", "perfetto", "bytedance"))
     last: list[tuple[str | Path, ...]] = [
         ("report", folder),
@@ -98,8 +163,14 @@ def damage_run(place: Path, seed: int) -> Damage:
         ("export", folder, "--format", formats, "--out", out / "a"),
         rng.choice(last),
     )
-    what = mutate_file(folder / rng.choice(READ), rng)
+    what = mutate_file(rng.choice(files), rng)
     return Damage(what, commands, (folder, out))
+
+
+def _list_streams(folder: Path) -> list[Path]:
+    """Every file of the run folder; those that decide about the others are there twice."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return files + [path for path in files if path.suffix in {".json", ".jsonl", ".arrow"}]
 
 
 def damage_trace(place: Path, seed: int) -> Damage:

@@ -22,11 +22,12 @@ from tests.faults import Fault, holds
 from tests.run_folder.damaged_inputs import (
     READ,
     RUN,
-    damage_run,
+    UNCOLLECTED,
+    damage_folder,
     damage_trace,
     list_broken_promises,
     list_files,
-    make_run,
+    make_folders,
     make_traces,
 )
 
@@ -47,7 +48,7 @@ def assert_message(result: Result) -> None:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run and the traces."""
     root = tmp_path_factory.mktemp("original")
-    make_run(root)
+    make_folders(root)
     make_traces(root)
     return root
 
@@ -89,6 +90,40 @@ def test_special_files_are_refused_by_name(name: str, kind: str, place: Path) ->
         assert result.exit_code == 2
         assert name in result.output
     assert_message(laggard("runs", "--runs", place / "runs"))
+
+
+STREAMS = (
+    "run.json", "counters.json", "scenario/workload.yaml", "workers/zero", "workers/done.json",
+    "workers/evaluations.jsonl", "workers/rank-0.spans.arrow", "workers/rank-0.spans.arrow.pending",
+)  # fmt: skip
+"""Files of a run that was killed."""
+
+
+@holds(Fault.STRANGE_FOLDER)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", SPECIAL_FILES)
+@pytest.mark.parametrize("name", STREAMS)
+def test_special_files_of_a_killed_run_are_not_read(name: str, kind: str, place: Path) -> None:
+    folder = place / UNCOLLECTED
+    (folder / name).unlink()
+    SPECIAL_FILES[kind](folder / name)
+    before = list_outside(place)
+    assert_message(laggard("report", folder))
+    assert list_outside(place) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("workers/done.json", '{"steps": "many"}'),
+        ("workers/done.json", "[]"),
+        ("counters.json", "{}"),
+        ("counters.json", '{"links": [{"src": "x", "dst": [], "bytes": -1}]}'),
+    ],
+)
+def test_statements_of_a_killed_run_are_checked(name: str, content: str, place: Path) -> None:
+    (place / UNCOLLECTED / name).write_text(content)
+    assert_message(laggard("report", place / UNCOLLECTED))
 
 
 @holds(Fault.STRANGE_FOLDER)
@@ -224,7 +259,7 @@ def test_an_overlong_number_is_refused(place: Path) -> None:
 
 
 def _damage(seed: int, place: Path) -> None:
-    damage = (damage_run if seed % 2 else damage_trace)(place, seed)
+    damage = (damage_folder if seed % 2 else damage_trace)(place, seed)
     before = list_files(place.parent, damage.written)
     for command in damage.commands:
         result = laggard(*command)

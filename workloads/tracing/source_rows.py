@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.errors import RunFolderError, escape_unprintable
+from laggard.core.files.file_kinds import describe_kind
 from laggard.core.node_values import LARGEST, MessageText, Number, Real
 from laggard.core.span_schema import Phase
 from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
@@ -122,6 +124,7 @@ def load_source(source: Source, hosts: int, processes: Sequence[int] = ()) -> So
 
 def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> SourceRows:
     output_dir, clock = source.output_dir, source.clock
+    _require_regular_files(output_dir.folder)
     for path in (output_dir.evaluations, output_dir.decisions, output_dir.zero):
         _require_small(path)
     spans = _read_streams([output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
@@ -146,6 +149,14 @@ def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> Source
         _read_device_classes(source),
         read_traffic(output_dir, processes),
     )
+
+
+def _require_regular_files(folder: Path) -> None:
+    """Refuse a folder with anything that workers do not make: reading a pipe would never end."""
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ValueError(f"{path.name} is {describe_kind(mode)}")
 
 
 def _require_small(path: Path) -> None:

@@ -20,13 +20,13 @@ from laggard.core.node_values import describe_invalid
 from laggard.core.virtual_time import Dilation
 from laggard.layers_services.ssh.fetch_files import MANIFEST, RemoteFile, fetch_files
 from laggard.layers_services.ssh.transfer_session import open_session
-from laggard.remote.agent.messages import TrainingEnd
 from laggard.remote.agent.node_clock import load_clock_fit
 from laggard.remote.agent.operations import FINALIZE_CLOCK, LIST_FILES
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
 from laggard.run_folder.counters import COUNTERS_FILE
 from laggard.scenario.load import Scenario
+from laggard.workloads.output.training_end import TrainingEnd, read_training_end
 from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ FETCHED_FOLDER = "nodes"
 
 _MANIFEST_TIMEOUT_S = 120.0
 _MOST_MANIFEST_BYTES = 4 << 20
-_MOST_DONE_BYTES = 1 << 16
 _MOST_FETCHES = 8
 _PUMP_S = 0.2
 _log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class FetchedResults:
     """
 
     has_begun: bool
-    done: Mapping[str, object] | None
+    done: TrainingEnd | None
     missing_hosts: Mapping[str, str]
 
 
@@ -127,7 +126,7 @@ def fetch_results(
     output_dir = WorkerOutputDir(fetched[head] / "workers")
     if output_dir.checkpoint.exists():
         shutil.copy(output_dir.checkpoint, run_folder / output_dir.checkpoint.name)
-    done = _load_training_end(output_dir.done)
+    done = read_training_end(output_dir.done)
     shutil.rmtree(fetched_folder)
     return FetchedResults(has_begun=True, done=done, missing_hosts=missing)
 
@@ -167,21 +166,6 @@ def _load_node(name: str, folder: Path, scenario: Scenario, sampled: Sequence[st
     processes = (*ranks, *((len(scenario.ranks),) if has_server else ()))
     source = Source(WorkerOutputDir(folder / "workers"), ranks, load_clock_fit(folder))
     return load_source(source, len(sampled), processes)
-
-
-def _load_training_end(path: Path) -> Mapping[str, object] | None:
-    """Return the content of `done.json`; None if training did not reach its end.
-
-    The agent writes an empty object, to end the link sampler.
-    """
-    content = path.read_bytes() if path.exists() else b"{}"
-    if content.strip() == b"{}":
-        return None
-    try:
-        return TrainingEnd.model_validate_json(content[:_MOST_DONE_BYTES]).model_dump()
-    except ValidationError as error:
-        _log.warning("%s is not used: %s", path.name, describe_invalid(error))
-        return None
 
 
 def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -> None:

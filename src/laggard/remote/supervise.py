@@ -18,13 +18,13 @@ from laggard.remote.agent.messages import (
     RankHeartbeat,
     RankReady,
     TrainingDone,
-    TrainingEnd,
     TrainingProgress,
 )
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.fidelity_monitors import NodeFidelityMonitors
 from laggard.supervision.hang_detection import HangDetector, ProcessState, format_hang
 from laggard.supervision.peer_failure import BLAME_GRACE_S, is_peer_failure
+from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.tracing.heartbeat import PHASES, Beat
 
 _POLL_S = 0.05

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ValidationError
+
+from laggard.core.errors import RunFolderError
 from laggard.core.files.input_files import read_json
+from laggard.core.node_values import Count, describe_invalid
 from laggard.core.run_schema import RunOutcome, RunRecord, RunStatus
 from laggard.core.virtual_time import Dilation
 from laggard.run_folder.analyze import analyze_if_trained, write_analysis
@@ -18,20 +20,28 @@ from laggard.run_folder.counters import COUNTERS_FILE
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.outcome import RankUsage, compute_cost, compute_fairness
 from laggard.scenario.load import Scenario
+from laggard.workloads.output.training_end import TrainingEnd, read_training_end
 from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
     from laggard.analysis.findings.analysis_result import AnalysisResult
     from laggard.analysis.tables.load_run import RunData
 
-
 STREAMS_FOLDER = "workers"
 """Folder of the streams of a training on this machine, until they are in the tables."""
 
 
-def collect_streams(
-    folder: Path, scenario: Scenario, dilation: Dilation
-) -> Mapping[str, object] | None:
+class _CarriedBytes(BaseModel):
+    src: str
+    dst: str
+    bytes: Count
+
+
+class _Counters(BaseModel):
+    links: tuple[_CarriedBytes, ...]
+
+
+def collect_streams(folder: Path, scenario: Scenario, dilation: Dilation) -> TrainingEnd | None:
     """Write the tables of a training on this machine from the streams of its processes.
 
     The streams stay until `remove_streams`, so that this can be repeated after a kill.
@@ -55,8 +65,7 @@ def collect_streams(
     collect(output_dir.folder, folder, scenario.ranks, dilation, scenario.shares, sampled)
     if output_dir.checkpoint.exists():
         shutil.move(output_dir.checkpoint, folder / output_dir.checkpoint.name)
-    done = read_json(output_dir.done) if output_dir.done.exists() else None
-    return done if isinstance(done, dict) else None
+    return read_training_end(output_dir.done)
 
 
 def remove_streams(folder: Path) -> None:
@@ -64,9 +73,7 @@ def remove_streams(folder: Path) -> None:
     shutil.rmtree(folder / STREAMS_FOLDER, ignore_errors=True)
 
 
-def analyze_training(
-    journal: Journal, scenario: Scenario, done: Mapping[str, object] | None
-) -> None:
+def analyze_training(journal: Journal, scenario: Scenario, done: TrainingEnd | None) -> None:
     """Compute outcome, findings and report of a training whose tables are in the run folder.
 
     Args:
@@ -103,7 +110,7 @@ def _has_outcome(folder: Path, status: RunStatus) -> bool:
 
 
 def _complete_record(
-    record: RunRecord, done: Mapping[str, object] | None, analysis: AnalysisResult | None
+    record: RunRecord, done: TrainingEnd | None, analysis: AnalysisResult | None
 ) -> RunRecord:
     """Return the record of a run whose data is analyzed; no status remains `running`."""
     if analysis is not None and done is not None:
@@ -148,11 +155,11 @@ def report_experiment(journal: Journal) -> None:
     journal.update(status=status)
 
 
-def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object]) -> RunOutcome:
+def _compute_outcome(scenario: Scenario, run: RunData, done: TrainingEnd) -> RunOutcome:
     """Compute the outcome from the first rank's statement and the tables."""
     from laggard.analysis.tables.timelines.time_split import sum_compute_s
 
-    makespan_s = float(str(done["makespan_s"]))
+    makespan_s = done.makespan_s
     ranks = range(run.world_size)
     samples, discarded = (
         [int(sample_counts[run.steps.rank == rank].sum()) for rank in ranks]
@@ -165,25 +172,30 @@ def _compute_outcome(scenario: Scenario, run: RunData, done: Mapping[str, object
     return RunOutcome.model_validate(
         {
             "makespan_s": makespan_s,
-            "steps": done["steps"],
-            "accuracy": done["accuracy"],
+            "steps": done.steps,
+            "accuracy": done.accuracy,
             "samples_per_s": sum(samples) / makespan_s if makespan_s > 0 else 0.0,
             "bytes_sent": sent,
             "cost": compute_cost(
                 makespan_s, tiers, bytes_across_tiers, scenario.workload.objective.prices
             ),
             "fairness": compute_fairness(uses, makespan_s),
-            "stopped_by": done["stopped_by"],
+            "stopped_by": done.stopped_by,
         }
     )
 
 
 def _count_bytes_sent(scenario: Scenario, folder: Path) -> tuple[int, int]:
     """Return the bytes of all links during training, and the bytes of the links between tiers."""
-    document = json.loads((folder / COUNTERS_FILE).read_text())
+    path = folder / COUNTERS_FILE
+    try:
+        links = _Counters.model_validate(read_json(path)).links
+    except ValidationError as error:
+        raise RunFolderError(
+            f"{path}: {describe_invalid(error)} — the file was changed; copy it again"
+        ) from error
     layer = {host.name: host.layer for host in scenario.hosts}
-    links = document["links"]
     bytes_across_tiers = sum(
-        link["bytes"] for link in links if layer[link["src"]] != layer[link["dst"]]
+        link.bytes for link in links if layer.get(link.src) != layer.get(link.dst)
     )
-    return sum(link["bytes"] for link in links), bytes_across_tiers
+    return sum(link.bytes for link in links), bytes_across_tiers

@@ -33,12 +33,12 @@ from laggard.core.node_values import (
     ShortText,
     describe_invalid,
 )
-from laggard.core.run_schema import StopReason
 from laggard.layers_services.ssh.contained_files import require_contained_name
 from laggard.network_emulation.compute import Mechanism
 from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.workloads.coordination.barrier_relay import BarrierUpdate
 from laggard.workloads.coordination.progress_relay import ProgressUpdate
+from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.plan import EvaluatorPlan, LinkSamplerPlan, ServerPlan, WorkerPlan
 from laggard.workloads.tracing.heartbeat import PHASES
 
@@ -149,34 +149,6 @@ class FirstStepBegan(NodeMessage):
 
     kind: Literal["first_step_began"] = "first_step_began"
     time_ns: Number
-
-
-class TrainingEnd(NodeMessage):
-    """Content of `done.json`: the end of training; times are CLOCK_MONOTONIC of its node.
-
-    Attributes:
-        stopped_by: stopping rule that ended the training.
-        steps: number of steps.
-        samples: number of samples of all ranks.
-        accuracy: last accuracy.
-        evaluations: number of evaluations.
-        zero_ns: time of the first step.
-        end_ns: time of the end.
-        paused_ns: duration of all evaluations that paused training.
-        makespan_s: virtual seconds from the first step to the end, without pauses.
-        versions: version of the server's model; None without a server.
-    """
-
-    stopped_by: StopReason
-    steps: Count
-    samples: Count
-    accuracy: Real | None
-    evaluations: Count
-    zero_ns: Number
-    end_ns: Number
-    paused_ns: Count
-    makespan_s: Annotated[Real, Field(ge=0)]
-    versions: Count | None = None
 
 
 class TrainingDone(NodeMessage):
