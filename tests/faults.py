@@ -80,6 +80,17 @@ class Fault(enum.Enum):
         "Its own data is left out with a warning; nothing is written outside the run folder; the"
         " data of all others is collected.",
     )
+    NODE_LOST = Promise(
+        "A node of a testbed vanishes in training, or its agent or SSH session ends",
+        "The run fails and names the node; the data of all others is collected and reported, and"
+        " machines are released. A node that is still up ends its processes and undoes the"
+        " changes of the run; its data is collected too.",
+    )
+    AGENT_STOPPED = Promise(
+        "The agent of a node stops without an end (SIGSTOP)",
+        "After 15 s, the run fails and names the node; the data of all nodes is collected and"
+        " reported. The node ends the agent and undoes the changes of the run.",
+    )
     NODE_KEY_CHANGED = Promise(
         "A machine answers with another host key than before in the same reservation",
         "The connection is refused with one message that says how to go on.",

@@ -60,12 +60,25 @@ def _start_time(pid: int) -> int | None:
 
     See proc_pid_stat(5).
     """
+    stat = _read_stat(pid)
+    return None if stat is None else int(stat[_STARTTIME_FIELD - 2])
+
+
+def _read_stat(pid: int) -> Sequence[str] | None:
+    """Return the fields of /proc/PID/stat after the name; None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return int(fields[_STARTTIME_FIELD - 2])
+    return stat[stat.rindex(")") + 2 :].split()
+
+
+def is_running(name: str) -> bool:
+    """Return whether the process that `run_name` has named still runs."""
+    pid, _, start = name.partition("-")
+    stat = _read_stat(int(pid))
+    # A zombie has ended, and only waits for its parent.
+    return stat is not None and stat[_STARTTIME_FIELD - 2] == start and stat[0] != "Z"
 
 
 class Janitor:
@@ -97,6 +110,11 @@ class Janitor:
         if caller is not None:
             os.close(caller.process)
         return cls(write, pid)
+
+    @property
+    def name(self) -> str:
+        """Return the janitor's `run_name`; it runs as long as any process of its caller's run."""
+        return run_name(self._pid)
 
     def watch(self, folders: Iterable[Path]) -> None:
         """Register folders for removal; call this before they are created.

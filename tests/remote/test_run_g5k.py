@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import UNFAITHFUL
+from tests.faults import Fault, holds
 from tests.remote.remote_scenario import run_script
 from tests.testbed.nodes import lacking
 from tests.testbed.rest_api import power_watts
@@ -119,6 +120,7 @@ SCRIPT = """
 """
 
 
+@holds(Fault.NODE_LOST)
 def test_every_node_is_given_back(own_runner: Runner) -> None:
     found = run_script(own_runner, SCRIPT, timeout_s=900)
     _a_whole_run(found)

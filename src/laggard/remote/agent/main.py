@@ -51,7 +51,11 @@ from laggard.remote.agent.messages import (
 )
 from laggard.remote.agent.node_clock import NodeClock
 from laggard.remote.agent.node_training import NodeTraining
-from laggard.remote.agent.request_handlers import RequestHandler, RequestHandlers
+from laggard.remote.agent.request_handlers import (
+    RequestHandler,
+    RequestHandlers,
+    record_processes,
+)
 from laggard.workloads.plan import ENVIRONMENT, PRELOAD
 
 POLL_S = 0.004
@@ -143,6 +147,7 @@ class _Agent:
         # It also acts if this agent is killed, or is stopped when its connection closes.
         janitor = stack.enter_context(Janitor.start(connection=0))
         janitor.watch(run_folders(run_name()))
+        record_processes(folder, janitor)
         self._request_handlers = RequestHandlers(plan.host, plan.address, folder, janitor)
         os.environ.update(ENVIRONMENT)
         self._server = stack.enter_context(
@@ -273,7 +278,12 @@ class _Agent:
         return self._training.has_ended
 
     def _finalize_clock(self, _: Mapping[str, JsonValue]) -> JsonValue:
-        """Compare clocks a last time; the run's folder does not change after this."""
+        """Compare clocks a last time; the run's folder does not change after this.
+
+        After a failure, processes may still run, and files that grow cannot be fetched.
+        """
+        if self._training is not None:
+            self._training.end_processes()
         self._clock.finalize()
         return None
 

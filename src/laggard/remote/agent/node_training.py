@@ -11,7 +11,7 @@ import psutil
 
 from laggard.core.errors import DeploymentError
 from laggard.core.node_values import Scalar
-from laggard.layers_services.local.launch import ForkServer, ProcessSpec
+from laggard.layers_services.local.launch import Exit, ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
 from laggard.remote.agent.fidelity_sampling import NodeSampler
 from laggard.remote.agent.host_limits import HostLimits
@@ -26,7 +26,6 @@ from laggard.remote.agent.messages import (
     RankHeartbeat,
     RankReady,
     TrainingDone,
-    TrainingEnd,
     TrainingProgress,
 )
 from laggard.remote.agent.node_clock import NodeClock
@@ -38,11 +37,13 @@ from laggard.workloads.coordination.progress_relay import (
     ProgressUpdate,
 )
 from laggard.workloads.coordination.start_barrier import StartBarrier
+from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 
 HEARTBEAT_INTERVAL_S = 0.5
+_END_TIMEOUT_S = 10.0
 _ENTRY_POINTS = {
     "worker": "laggard.workloads.worker:main",
     "server": "laggard.workloads.parameter_server:main",
@@ -82,6 +83,7 @@ class NodeTraining:
         self.logs = Path(plan.folder) / "logs"
         self._processes: dict[int, tuple[str, int]] = {}
         self._host_pids: set[int] = set()
+        self._exits: list[Exit] = []
         self._reported_files: set[str] = set()
         self._read_offsets: dict[Path, int] = {}
         self._last_heartbeat_s = 0.0
@@ -157,6 +159,16 @@ class NodeTraining:
         if not self.output_dir.done.exists():
             write_whole(self.output_dir.done, b"{}")
 
+    def end_processes(self) -> None:
+        """Kill the processes that are left and wait for their ends; their rows are on the disk."""
+        for pid in self._processes:
+            self._server.kill(pid)
+        deadline_s = time.monotonic() + _END_TIMEOUT_S
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if self._processes.keys() <= {each.pid for each in self._exits}:
+                return
+            self._exits += self._server.exits(left_s)
+
     @property
     def has_ended(self) -> bool:
         """Return whether none of the processes is left."""
@@ -164,7 +176,8 @@ class NodeTraining:
 
     def poll_updates(self) -> Iterator[AgentMessage]:
         """Yield the messages about everything that happened since the last call."""
-        for ended in self._server.exits():
+        exits, self._exits = [*self._exits, *self._server.exits()], []
+        for ended in exits:
             name, rank = self._processes.pop(ended.pid)
             if self._progress_relay is not None and rank >= 0 and ended.status < 0:
                 # The progress board must not wait for the parts of a rank that was killed.

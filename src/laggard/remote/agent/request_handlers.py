@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter
 
 from laggard.core.errors import EmulationError
 from laggard.core.fingerprint import describe_machine
-from laggard.layers_services.local.janitor import Janitor
+from laggard.layers_services.local.janitor import Janitor, is_running, run_name
 from laggard.network_emulation.fidelity.measure import EchoProbe, ProbeEndpoint, measure_rtt
 from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow
+from laggard.workloads.output.worker_output import write_whole
 
 CURRENT_NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 _COMMAND_TIMEOUT_S = 60.0
+_PROCESSES_FILE = "agent_processes"
+_END_TIMEOUT_S = 30.0
+_POLL_S = 0.02
 _FLOW = TypeAdapter(FlowProbe)
 _ECHOES = TypeAdapter(list[EchoProbe])
 _ADDRESSES = TypeAdapter(dict[str, str])
@@ -163,12 +170,37 @@ def _is_fetched(path: Path, folder: Path) -> bool:
         "heartbeat",
         "start_barrier",
         "progress_board",
+        _PROCESSES_FILE,
     }
 
 
+def record_processes(folder: Path, janitor: Janitor) -> None:
+    """Write the names of the agent and its janitor into the run's folder, for `end_agent`."""
+    write_whole(folder / _PROCESSES_FILE, f"{run_name()} {janitor.name}".encode())
+
+
+def end_agent(folder: Path) -> None:
+    """End the agent of a run, if it still runs, and wait for the end of all its processes."""
+    try:
+        agent, janitor = (folder / _PROCESSES_FILE).read_text().split()
+    except OSError:
+        return
+    with suppress(ProcessLookupError):
+        if is_running(agent):
+            os.kill(int(agent.partition("-")[0]), signal.SIGKILL)
+    deadline_s = time.monotonic() + _END_TIMEOUT_S
+    while is_running(janitor) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+
+
 def main() -> None:
-    """Print the manifest of a folder, for a controller that lost its agent here."""
-    sys.stdout.write(json.dumps(build_manifest(Path(sys.argv[1]))))
+    """Print the manifest of a folder, for a controller that lost its agent here.
+
+    The agent may be stopped, and its processes may still write, so they are ended first.
+    """
+    folder = Path(sys.argv[1])
+    end_agent(folder)
+    sys.stdout.write(json.dumps(build_manifest(folder)))
 
 
 def _hash_file(path: Path) -> str:
