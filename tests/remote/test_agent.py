@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,14 +15,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import pytest
 
 from laggard.core.emulated_drive import Drive, DriveLimits
 from laggard.core.hosts import Host
 from laggard.remote.agent.messages import AgentPlan, AgentRequest, NodeSample, format_line
-from laggard.remote.agent.request_handlers import build_manifest
+from laggard.remote.agent.request_handlers import build_manifest, end_agent
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, plan_evaluator, plan_workers
 from laggard.workloads.workload import Workload
+from tests.faults import Fault, holds
 
 HOST = "edge.trainer.1.1"
 ADDRESS = "127.0.0.1"
@@ -72,6 +75,7 @@ def agent(plan: AgentPlan) -> Iterator[Agent]:
     ) as process:
         assert process.stdin is not None
         process.stdin.write(f"{format_line(plan)}\n")
+        process.stdin.flush()
         yield Agent(process)
         process.stdin.close()
 
@@ -98,6 +102,48 @@ def test_what_takes_longer_than_the_lease_is_no_silence(tmp_path: Path) -> None:
         assert f"no message from the controller for {LEASE_S:g} s" in str(
             node.until("agent_failed")["error"]
         )
+
+
+def test_no_process_is_left_when_files_are_listed(tmp_path: Path) -> None:
+    """A file that grows meanwhile could not be fetched."""
+    host = Host(HOST, "edge", "trainer", 1, 1, ADDRESS)
+    folder = tmp_path / "run"
+    workers = plan_workers(
+        Workload.model_validate(WORKLOAD),
+        [host],
+        folder / "workers",
+        init_method=f"file://{tmp_path}/meeting",
+        interface="lo",
+    )
+    with agent(agent_plan(folder, workers=workers, evaluator=plan_evaluator(workers))) as node:
+        pid = node.until("agent_started")["pid"]
+        node.ask("wait_imports")
+        node.ask("start_processes")
+        node.until("rank_ready")
+        names = {"rank-0", f"sampler-{HOST}"[:15]}
+        assert names <= {each.name()[:15] for each in _tree(pid)}
+        node.ask("finalize_clock")
+        assert not names & {each.name()[:15] for each in _tree(pid)}
+        assert "workers/rank-0.steps.arrow" in node.ask("manifest")
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    found = psutil.Process(pid).children(recursive=True)
+    return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+
+
+@holds(Fault.AGENT_STOPPED)
+def test_a_stopped_agent_is_ended_and_its_changes_are_undone(tmp_path: Path) -> None:
+    undone = tmp_path / "undone"
+    with agent(agent_plan(tmp_path / "run")) as node:
+        pid = node.until("agent_started")["pid"]
+        node.ask("undo_at_end", {"words": ["touch", str(undone)]})
+        os.kill(pid, signal.SIGSTOP)
+        assert not undone.exists()
+        end_agent(tmp_path / "run")
+        assert undone.exists()
+        assert node.said.read() == ""
+    end_agent(tmp_path / "run")  # it does nothing without an agent
 
 
 def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_path: Path) -> None:
