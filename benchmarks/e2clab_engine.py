@@ -120,8 +120,8 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
     import e2clab.services
     import e2clab.workflow  # noqa: F401 - imported here so that it is not timed
 
+    from laggard.core.corrections.model_problems import validate_model
     from laggard.core.virtual_time import Dilation
-    from laggard.core.yaml_source import validate_model
     from laggard.layers_services.e2clab.services import deploy_services
     from laggard.layers_services.e2clab.workflow import STAGES as WORKFLOW_STAGES
     from laggard.layers_services.e2clab.workflow import run_workflow
@@ -163,7 +163,7 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
 
 
 def _hosts(scenario: Path) -> tuple[Host, ...]:
-    from laggard.core.yaml_source import validate_model
+    from laggard.core.corrections.model_problems import validate_model
     from laggard.layers_services.compile import compile_hosts
     from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
     from laggard.layers_services.model import LayersServices

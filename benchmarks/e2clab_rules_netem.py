@@ -33,8 +33,8 @@ INSIDE = """
     from laggard.network_emulation.links.plan_links import plan_links
     from laggard.network_emulation.model import Heterogeneity, Network
     from laggard.network_emulation.links.netem import NetemBackend
-    from laggard.core.yaml_source import validate_model
     from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
+    from laggard.core.corrections.model_problems import validate_model
 
     def rules(symmetric):
         lines = ["networks:"]

@@ -22,10 +22,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from laggard.core.corrections.model_problems import validate_model  # noqa: E402
 from laggard.core.errors import LaggardError  # noqa: E402
 from laggard.core.hosts import Host  # noqa: E402
 from laggard.core.run_schema import ReservedJob  # noqa: E402
-from laggard.core.yaml_source import validate_model  # noqa: E402
 from laggard.layers_services.compile import compile_hosts  # noqa: E402
 from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml  # noqa: E402
 from laggard.layers_services.g5k.api import Pace  # noqa: E402

@@ -1,10 +1,9 @@
 """Generator of `layers_services/g5k/reference.json` from the testbed's reference repository.
 
-    git clone https://github.com/grid5000/reference-repository
-    python benchmarks/g5k_reference.py reference-repository
+    python benchmarks/g5k_reference.py [CLONE]
 
-It keeps only facts that scenarios are checked against: names, counts, sizes and rates. A bare
-repository is sufficient.
+Without a clone, it makes a temporary one. It keeps only facts that scenarios are checked against:
+names, counts, sizes and rates, for every node. A bare repository is sufficient.
 """
 
 from __future__ import annotations
@@ -16,14 +15,16 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from laggard.layers_services.g5k.reference import (
     FILE,
     Cluster,
     Gpus,
+    Hardware,
     PowerMeter,
     Reference,
     format_number_ranges,
@@ -60,28 +61,45 @@ def documents(checkout: Path) -> dict[str, Json]:
 
 
 def cluster_of(site: str, described: Json, nodes: Mapping[int, Json]) -> Cluster:
-    """Return the facts of one cluster; if its nodes differ, the smallest counts."""
+    """Return the facts of one cluster, with the hardware of every node."""
     every = list(nodes.values())
-    rates = [_rates(node) for node in every]
     return Cluster(
         name=described["uid"],
         site=site,
-        numbers=format_number_ranges(nodes),
-        cores=min(node["architecture"]["nb_cores"] for node in every),
-        memory_gib=round(min(node["main_memory"]["ram_size"] for node in every) / 2**30),
-        cpu=_cpu(every[0]),
-        architecture=every[0]["architecture"]["platform_type"],
+        hardware=_group_alike({number: hardware_of(node) for number, node in nodes.items()}),
         queues=tuple(queue for queue in described["queues"] if queue != "admin"),
         exotic=any(node.get("exotic", False) for node in every),
         deploy=all(node["supported_job_types"]["deploy"] for node in every),
         kavlan=all(node.get("kavlan") for node in every),
-        gpus=_gpus(every),
-        ethernet_gbps=min(rate["ethernet"] for rate in rates),
-        ethernets=min(int(rate["ethernets"]) for rate in rates),
-        infiniband_gbps=min(rate["infiniband"] for rate in rates),
-        omnipath_gbps=min(rate["omnipath"] for rate in rates),
         power_meter=_meter(described),
         longest_hours=_longest(nodes),
+    )
+
+
+def hardware_of(node: Json) -> Hardware:
+    """Return the hardware of one node, without its number."""
+    rates = _rates(node)
+    return Hardware(
+        numbers="",
+        cores=node["architecture"]["nb_cores"],
+        memory_gib=round(node["main_memory"]["ram_size"] / 2**30),
+        cpu=_cpu(node),
+        architecture=node["architecture"]["platform_type"],
+        gpus=_gpus(node),
+        ethernet_gbps=rates["ethernet"],
+        ethernets=int(rates["ethernets"]),
+        infiniband_gbps=rates["infiniband"],
+        omnipath_gbps=rates["omnipath"],
+    )
+
+
+def _group_alike(nodes: Mapping[int, Hardware]) -> tuple[Hardware, ...]:
+    """Return one entry for all nodes that are alike, in the order of their numbers."""
+    return tuple(
+        kind.model_copy(
+            update={"numbers": format_number_ranges(n for n, each in nodes.items() if each == kind)}
+        )
+        for kind in dict.fromkeys(nodes[number] for number in sorted(nodes))
     )
 
 
@@ -95,13 +113,15 @@ def _cpu(node: Json) -> str:
     return f"{count} x {' '.join(' '.join(str(word) for word in words).split())}"
 
 
-def _gpus(nodes: Iterable[Json]) -> Gpus | None:
-    sets = [list(node.get("gpu_devices", {}).values()) for node in nodes]
-    if not all(sets):
-        return None
-    fewest = min(sets, key=len)
-    memory = min(device["memory"] for device in fewest)
-    return Gpus(model=fewest[0]["model"], count=len(fewest), memory_gib=round(memory / 2**30))
+def _gpus(node: Json) -> tuple[Gpus, ...]:
+    devices = Counter(
+        (device["model"], round(device["memory"] / 2**30))
+        for device in node.get("gpu_devices", {}).values()
+    )
+    return tuple(
+        Gpus(model=model, count=count, memory_gib=memory_gib)
+        for (model, memory_gib), count in devices.items()
+    )
 
 
 def _rates(node: Json) -> dict[str, float]:
@@ -162,14 +182,21 @@ def reference_of(checkout: Path) -> Reference:
 def text_of(reference: Reference) -> str:
     """Return the text of the file, one cluster per line, so that diffs show changed clusters."""
     head = reference.model_dump(exclude={"clusters"})
-    lines = ",\n".join(json.dumps(c.model_dump(exclude_defaults=True)) for c in reference.clusters)
+    lines = ",\n".join(
+        json.dumps(c.model_dump(mode="json", exclude_defaults=True)) for c in reference.clusters
+    )
     opened = json.dumps(head, indent=1).removesuffix("\n}")
     return f'{opened},\n "clusters": [\n{lines}\n]\n}}\n'
 
 
 def main() -> None:
     """Write the file and print a summary."""
-    reference = reference_of(Path(sys.argv[1]))
+    with TemporaryDirectory() as folder:
+        clone = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "clone")
+        if len(sys.argv) == 1:
+            command = ["git", "clone", "--quiet", "--bare", "--depth", "1", REPOSITORY, str(clone)]
+            subprocess.run(command, check=True)
+        reference = reference_of(clone)
     FILE.write_text(text_of(reference), encoding="utf-8")
     per_site = Counter(cluster.site for cluster in reference.clusters)
     nodes = sum(cluster.nodes for cluster in reference.clusters)

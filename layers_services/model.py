@@ -7,10 +7,9 @@ E2Clab allows any key there, so only a likely misspelling of a known key is reje
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -26,35 +25,35 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.names import find_near_name
+from laggard.core.edits import YamlValue, remove_key, rename_key, write_value
 
 MAX_HOSTS = 10_000
 # Ansible predefines these two groups.
 _RESERVED = {"all", "ungrouped"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_WALLTIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d):([0-5]\d)", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}", re.ASCII)
 
 
 def _not_reserved(name: str) -> str:
     if name.lower() in _RESERVED:
-        raise ValueError(
-            f"`{name}` is reserved: Ansible has a group of this name — choose another name"
-        )
+        rule = f"`{name}` is reserved: Ansible has a group of this name"
+        raise broken_rule(rule, write_value((), f"{name}-hosts", f"write for example {name}-hosts"))
     return name
 
 
 def _plain_name(value: object) -> object:
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
     rule = (
         "a name has 1 to 63 characters (letters, digits, `_`, `-`) and begins with a letter or"
-        " digit — rename it"
+        " digit, as text"
     )
-    if not isinstance(value, str):
-        raise PydanticCustomError("string_type", "a name should be a string")
-    if not value.isascii() or not 0 < len(value) <= 63:
-        raise ValueError(rule)
-    if not value[0].isalnum() or not all(letter.isalnum() or letter in "_-" for letter in value):
-        raise ValueError(rule)
-    return value
+    near = next(iter(re.findall(_NAME, str(value))), "trainer")
+    raise broken_rule(rule, write_value((), near, f"write for example {near}"))
 
 
 Name = Annotated[
@@ -63,20 +62,32 @@ Name = Annotated[
     AfterValidator(_not_reserved),
     WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$", "maxLength": 63}),
 ]
-_WALLTIME = r"^([01]\d|2[0-3]):([0-5]\d):([0-5]\d)$"
 
 
-def _is_walltime(value: str) -> str:
-    if not re.match(_WALLTIME, value, re.ASCII):
-        rule = "a walltime must be hh:mm:ss and at most 23:59:59, as in E2Clab"
-        raise ValueError(f'{rule} — write for example "02:00:00", with the quotes')
-    return value
+def _walltime(value: object) -> object:
+    if isinstance(value, str) and _WALLTIME.fullmatch(value):
+        return value
+    rule = "a walltime must be hh:mm:ss and at most 23:59:59, as in E2Clab"
+    raise broken_rule(rule, write_value((), "02:00:00", 'write for example "02:00:00"'))
+
+
+def _reservation_date(value: object) -> object:
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        return value
+    rule = "a reservation date is YYYY-MM-DD HH:MM:SS in Paris time, as text"
+    example = "2027-01-31 19:00:00"
+    raise broken_rule(rule, write_value((), example, f'write for example "{example}"'))
 
 
 Walltime = Annotated[
     StrictStr,
-    AfterValidator(_is_walltime),
-    WithJsonSchema({"type": "string", "pattern": _WALLTIME}),
+    BeforeValidator(_walltime),
+    WithJsonSchema({"type": "string", "pattern": f"^{_WALLTIME.pattern}$"}),
+]
+ReservationDate = Annotated[
+    StrictStr,
+    BeforeValidator(_reservation_date),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DATE.pattern}$"}),
 ]
 # Any YAML 1.1 value: E2Clab gives it to a class or to Ansible unchanged, with dates and keys that
 # are not text.
@@ -107,10 +118,7 @@ class G5k(_Provider):
     """Settings of E2Clab's reservation on Grid'5000."""
 
     queue: Literal["default", "production", "besteffort", "testing"] | None = None
-    reservation: (
-        Annotated[StrictStr, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")]
-        | None
-    ) = None
+    reservation: ReservationDate | None = None
     job_type: tuple[StrictStr, ...] | None = None
     env_name: StrictStr | None = None
     key_name: StrictStr | None = None
@@ -121,7 +129,11 @@ class G5k(_Provider):
     @model_validator(mode="after")
     def _environments_are_deployed(self) -> Self:
         if self.env_name is not None and "deploy" not in (self.job_type or ()):
-            raise ValueError("`env_name` requires job type `deploy` — add `job_type: [deploy]`")
+            types: list[YamlValue] = [*(self.job_type or ()), "deploy"]
+            advice = write_value(
+                ("job_type",), types, f"add `job_type: [{', '.join(map(str, types))}]`"
+            )
+            raise broken_rule("`env_name` requires job type `deploy`", advice, ("env_name",))
         return self
 
 
@@ -184,10 +196,8 @@ class Environment(_LayersSection):
             self.scalewayinstances,
         )
         if all(provider is None for provider in providers):
-            raise ValueError(
-                "no provider is given and E2Clab requires one — add `g5k: {}`; the local testbed"
-                " ignores it"
-            )
+            advice = write_value(("g5k",), {}, "add `g5k: {}`; the local testbed ignores it")
+            raise broken_rule("no provider is given and E2Clab requires one", advice)
         return self
 
 
@@ -242,12 +252,16 @@ class Service(BaseModel):
     @model_validator(mode="after")
     def _metadata_is_not_misspelt(self) -> Self:
         known = list(type(self).model_fields)
-        for key in set(self.metadata) - self._metadata_of_e2clab:
-            near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
-            if near:
-                raise ValueError(
-                    f"`{key}` looks like a misspelling — write `{near[0]}`, or rename this metadata"
-                )
+        for key, value in self.metadata.items():
+            near = find_near_name(key, known, cutoff=0.75)
+            if near is None or key in self._metadata_of_e2clab:
+                continue
+            if near in self.model_fields_set:
+                advice = remove_key((key,), f"remove it, since `{near}` is given too, or rename it")
+            else:
+                text = f"write `{near}`, or rename this metadata"
+                advice = rename_key((key,), near, cast("YamlValue", value), text)
+            raise broken_rule(f"`{key}` looks like a misspelling", advice, (key,))
         return self
 
 
@@ -255,7 +269,10 @@ class Layer(_LayersSection):
     """Tier of the continuum, such as edge, fog or cloud."""
 
     name: Annotated[Name, Field(description="name of the layer", examples=["cloud", "fog", "edge"])]
-    services: Annotated[tuple[Service, ...], Field(description="services of the layer, in order")]
+    services: Annotated[
+        tuple[Service, ...],
+        Field(description="services of the layer, in order", examples=[[{"name": "trainer"}]]),
+    ]
 
     @property
     def machines(self) -> int:
@@ -266,8 +283,10 @@ class Layer(_LayersSection):
 class LayersServices(_LayersSection):
     """Layers of the continuum and their services (`layers_services.yaml`)."""
 
-    environment: Environment
-    layers: tuple[Layer, ...]
+    environment: Environment = Field(examples=[{"g5k": {}}])
+    layers: tuple[Layer, ...] = Field(
+        examples=[[{"name": "edge", "services": [{"name": "trainer"}]}]]
+    )
     provenance: Metadata | None = None
     monitoring: Metadata | None = None
     monitoring_iotlab: Metadata | None = None
@@ -279,27 +298,31 @@ class LayersServices(_LayersSection):
         twice = [name for name, count in counts.items() if count > 1]
         if twice:
             second = [i for i, layer in enumerate(self.layers) if layer.name.lower() == twice[0]][1]
-            rule = "two layers have this name (case is ignored) — merge them into one layer"
-            raise PydanticCustomError(
-                "duplicate_name", rule, {ERROR_SUBKEY: ("layers", second, "name")}
+            place = ("layers", second, "name")
+            free = next(
+                name
+                for n in range(2, len(counts) + 3)
+                if (name := f"{twice[0][:58]}{n}") not in counts
             )
+            advice = write_value(place, free, f"write for example {free}, or merge the layers")
+            raise broken_rule("two layers have this name (case is ignored)", advice, place)
         machines = sum(layer.machines for layer in self.layers)
         if machines > MAX_HOSTS:
-            raise ValueError(
-                f"the layers define {machines} hosts and the maximum is {MAX_HOSTS} — lower"
-                " `quantity` or `repeat`"
-            )
+            rule = f"the layers define {machines} hosts and the maximum is {MAX_HOSTS}"
+            raise broken_rule(rule, "lower `quantity` or `repeat`", ("layers",))
         if machines == 0:
-            raise ValueError(
-                "no layer has a service, so the continuum has no hosts — add a layer with a service"
-            )
+            layer: YamlValue = {"name": "edge", "services": [{"name": "trainer"}]}
+            text = "write for example `- {name: edge, services: [{name: trainer}]}` below `layers:`"
+            advice = write_value(("layers",), [layer], text)
+            rule = "no layer has a service, so the continuum has no hosts"
+            raise broken_rule(rule, advice, ("layers",))
         return self
 
 
 class DependsOn(_LayersSection):
     """Hosts whose information is passed to the hosts of a play."""
 
-    service_selector: StrictStr
+    service_selector: Annotated[StrictStr, Field(examples=["*"])]
     prefix: StrictStr
     grouping: Literal["round_robin", "asarray", "aggregate", "address_match"]
     array_info: Literal["id", "hostname", "g5k_ipv6_hostname"] = "id"
@@ -363,7 +386,7 @@ class Play(BaseModel):
     hosts: Annotated[
         StrictStr,
         StringConstraints(min_length=1),
-        Field(description="host pattern", examples=["edge.*"]),
+        Field(description="host pattern", examples=["all", "edge.*"]),
     ]
     depends_on: tuple[DependsOn, ...] = ()
     prepare: AnsibleTasks = ()
@@ -372,14 +395,16 @@ class Play(BaseModel):
 
     @model_validator(mode="after")
     def _other_keys_are_ansibles(self) -> Self:
-        for key in self.__pydantic_extra__ or {}:
+        for key, value in (self.__pydantic_extra__ or {}).items():
             if key not in PLAY_KEYWORDS:
-                known = sorted(PLAY_KEYWORDS | set(type(self).model_fields))
-                near = difflib.get_close_matches(key, known, n=1)
-                raise ValueError(
-                    f"`{key}` is not a key of a play — "
-                    + (f"did you mean `{near[0]}`?" if near else "remove it")
+                known = sorted(PLAY_KEYWORDS | set(type(self).model_fields) - self.model_fields_set)
+                near = find_near_name(key, known)
+                advice = (
+                    rename_key((key,), near, cast("YamlValue", value), f"did you mean `{near}`?")
+                    if near is not None
+                    else remove_key((key,))
                 )
+                raise broken_rule(f"`{key}` is not a key of a play", advice, (key,))
         return self
 
 

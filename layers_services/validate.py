@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from laggard.core.corrections.host_patterns import check_pattern
 from laggard.core.errors import Problem
-from laggard.core.hosts import (
-    Host,
-    check_pattern,
-)
+from laggard.core.hosts import Host
 from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.layers_services.model import Workflow
 

@@ -22,8 +22,9 @@ from pydantic import (
     Tag,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import Correction, Edit, remove_key, write_value
 from laggard.core.units import (
     DelayWithUnitMs,
     DurationS,
@@ -34,7 +35,6 @@ from laggard.core.units import (
     SizeBytes,
     ThroughputMBps,
 )
-from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.network_emulation.e2clab_units import (
     E2clabDelayMs,
     E2clabLossPercent,
@@ -57,7 +57,12 @@ Pattern = Annotated[
     str,
     Field(
         description="pattern of hosts, in E2Clab's form layer.service.service_id.machine_id",
-        examples=["edge.*"],
+        examples=["all", "edge.*"],
+        # For editors only: a model does not know the hosts, so patterns are checked later.
+        json_schema_extra={
+            "pattern": r"^[A-Za-z0-9_.*?\[\]!&:,~^$|()+\\-]+$",
+            "maxLength": 500,
+        },
     ),
 ]
 
@@ -91,7 +96,7 @@ class Network(_NetworkSection):
     """
 
     networks: tuple[NetworkRule, ...] | None = Field(
-        description="rules in order; null disables the emulation of links"
+        examples=[None], description="rules in order; null disables the emulation of links"
     )
 
     @model_validator(mode="before")
@@ -143,7 +148,7 @@ class LinkRule(_NetworkSection):
 
     src: Pattern
     dst: Pattern
-    jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None)
+    jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None, examples=["0ms"])
     distribution: Distribution = Field(
         default="uniform",
         description=(
@@ -166,9 +171,9 @@ class LinkRule(_NetworkSection):
     @model_validator(mode="after")
     def _require_one_limit(self) -> Self:
         if self.jitter_ms is None and "distribution" in self.model_fields_set:
-            raise ValueError(
-                "`distribution` needs a jitter — add `jitter:` (0ms if only events set a jitter)"
-            )
+            text = "add `jitter: 0ms`, or more if not only events set a jitter"
+            advice = write_value(("jitter",), "0ms", text)
+            raise broken_rule("`distribution` needs a jitter", advice, ("distribution",))
         return _at_least_one(self, ("src", "dst", "symmetric", "distribution"), "jitter or burst")
 
 
@@ -179,19 +184,13 @@ def _reject_keys_with_profile(value: object) -> object:
     """
     if not isinstance(value, Mapping) or "profile" not in value:
         return value
-    for key in value:
-        if key == "symmetric":
-            rule = (
-                "a profile always applies in both directions, up from src to dst and down from dst"
-                " to src — remove this key"
-            )
-            raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
-        if key in _LINK_KEYS:
-            rule = (
-                "a profile defines the whole link — remove this key, move it to an entry of its"
-                " own, or remove the profile"
-            )
-            raise PydanticCustomError("key_conflicts_with_profile", rule, {ERROR_SUBKEY: (key,)})
+    excluded = [str(key) for key in value if key in ("symmetric", *_LINK_KEYS)]
+    if excluded:
+        names = ", ".join(f"`{key}`" for key in excluded)
+        edits = tuple(Edit((key,), removes=True) for key in excluded)
+        text = f"remove {names}, write an entry of its own for it, or remove the profile"
+        rule = "a profile defines the whole link in both directions, up from src to dst"
+        raise broken_rule(rule, Correction(text, edits), (excluded[0],))
     return value
 
 
@@ -201,11 +200,8 @@ def _reject_keys_with_down(value: object) -> object:
         for key in (*_LINK_KEYS, "profile"):
             if key in value:
                 rule = "a link that is down loses every packet, so this key has no effect"
-                raise PydanticCustomError(
-                    "key_conflicts_with_down",
-                    f"{rule} — remove this key, or `down`",
-                    {ERROR_SUBKEY: (key,)},
-                )
+                advice = remove_key((key,), "remove this key, or `down`")
+                raise broken_rule(rule, advice, (key,))
     return value
 
 
@@ -261,7 +257,7 @@ class _LinkChange(_NetworkSection):
     delay_ms: DelayWithUnitMs | None = Field(alias="delay", default=None)
     rate_mbps: RateWithUnitMbps | None = Field(alias="rate", default=None)
     loss_percent: LossPercent | None = Field(alias="loss", default=None)
-    jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None)
+    jitter_ms: DelayWithUnitMs | None = Field(alias="jitter", default=None, examples=["0ms"])
     profile: ProfileName | None = None
     down: Literal[True] | None = Field(
         default=None, description="true takes the link down: every packet is lost"
@@ -294,7 +290,8 @@ class _LinkChange(_NetworkSection):
 
 def _positive_s(value: float) -> float:
     if value <= 0:
-        raise ValueError("a duration must be greater than 0 — write for example 10s")
+        advice = write_value(("for",), "1s", "write for example 1s")
+        raise broken_rule("a duration must be greater than 0", advice, ("for",))
     return value
 
 
@@ -321,10 +318,10 @@ class Recurrence(_NetworkSection):
     @model_validator(mode="after")
     def _fits_its_period(self) -> Self:
         if _positive_s(self.for_s) >= self.every_s:
-            raise ValueError(
-                "`for` must be shorter than `every` — lengthen `every`, or use a deterministic"
-                " entry"
-            )
+            longer = f"{2 * self.for_s:g}s"
+            text = f"lengthen `every`, for example to {longer}, or use a deterministic entry"
+            advice = write_value(("every",), longer, text)
+            raise broken_rule("`for` must be shorter than `every`", advice, ("every",))
         return self
 
 
@@ -466,5 +463,8 @@ def _at_least_one(model: _M, besides: tuple[str, ...], choices: str) -> _M:
         if name not in besides and getattr(model, name) is not None
     ]
     if not said:
-        raise ValueError(f"an entry must set at least one limit — add {choices}")
+        name = "cpu" if "hosts" in type(model).model_fields else "jitter"
+        example = {"cpu": "25%", "jitter": "0ms"}[name]
+        advice = write_value((name,), example, f"add {choices}, for example `{name}: {example}`")
+        raise broken_rule("an entry must set at least one limit", advice)
     return model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,8 +17,11 @@ from pydantic import (
     model_validator,
 )
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.model_problems import validate_model
+from laggard.core.corrections.names import suggest_name
 from laggard.core.units import DelayWithUnitMs, LossPercent, RateWithUnitMbps
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.link_plan import Constraint
 from laggard.network_emulation.loss_bursts import least_burst_packets
@@ -92,9 +94,7 @@ def load_profiles() -> Mapping[str, Profile]:
 
 def _require_known_profile(name: str) -> str:
     if name not in load_profiles():
-        near = difflib.get_close_matches(name.lower(), load_profiles(), n=1)
-        meant = f"did you mean `{near[0]}`? " if near else ""
-        raise ValueError(f"unknown profile — {meant}the profiles are {', '.join(load_profiles())}")
+        raise broken_rule("unknown profile", suggest_name(name, load_profiles()))
     return name
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from laggard.core.corrections.host_patterns import check_pattern_syntax
+from laggard.core.edits import write_value
 from laggard.core.errors import Problem
 from laggard.core.hosts import (
     MAX_RULES,
     Host,
-    check_pattern_syntax,
     select_hosts,
 )
 from laggard.core.yaml_source import KeyPath, YamlSource
@@ -66,7 +67,7 @@ def validate_rules(
             continue
         for i, patterns in enumerate(patterns_by_entry):
             for key, pattern in patterns.items():
-                yield from check_pattern_syntax(source, (section, i, *key), pattern)
+                yield from check_pattern_syntax(source, (section, i, *key), pattern, hosts)
                 if pattern not in sizes:
                     sizes[pattern] = len(select_hosts(pattern, hosts))
             pairs += (
@@ -90,7 +91,11 @@ def _check_shares(heterogeneity: Heterogeneity, source: YamlSource) -> Iterator[
         for i, entry in enumerate(entries):
             share = getattr(entry, "cpu", None)
             if share is not None and share < MIN_SHARE:
-                yield source.locate_problem((section, i, "cpu"), rule, "raise the share")
+                key = (section, i, "cpu")
+                least = f"{100 * MIN_SHARE:g}%"
+                yield source.locate_problem(
+                    key, rule, write_value(key, least, f"raise the share to {least}")
+                )
 
 
 def _check_events(
@@ -110,9 +115,10 @@ def _check_events(
                     f"this event makes {changes:.0f} changes in {horizon_s:g} s; the limit of a run"
                     f" is {MAX_CHANGES}"
                 )
-                yield source.locate_problem(
-                    ("dynamic", i, "random", "every"), rule, "lengthen the period"
-                )
+                key = ("dynamic", i, "random", "every")
+                least = f"{math.ceil(2 * targets * horizon_s / MAX_CHANGES) + 1}s"
+                fix = write_value(key, least, f"lengthen the period to {least} or more")
+                yield source.locate_problem(key, rule, fix)
 
 
 def _list_patterns(entry: object) -> Mapping[KeyPath, str]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from laggard.core.corrections.host_patterns import check_pattern, warn_ambiguous_groups
+from laggard.core.corrections.names import find_near_name
+from laggard.core.edits import Correction, remove_key, rename_key, write_value
 from laggard.core.errors import Problem
 from laggard.core.hosts import (
     MAX_RULES,
     Host,
-    check_pattern,
-    find_ambiguous_groups,
     select_hosts,
 )
-from laggard.core.yaml_source import KeyPath, YamlSource
+from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
 from laggard.workloads.specification.churn import faults, turns
 from laggard.workloads.specification.datasets import (
     Cifar10,
@@ -43,7 +43,7 @@ def validate_placement(
     if len(patterns) > MAX_RULES:
         rule = f"{len(patterns)} patterns; a placement may have at most {MAX_RULES}"
         yield source.locate_problem(
-            ("placement", "workers"), rule, "use patterns that match several hosts each", ""
+            ("placement", "workers"), rule, "use patterns that match several hosts each", "workers"
         )
         return
     for key, pattern in patterns:
@@ -57,40 +57,47 @@ def _check_requests(
     if len(ranks) > MAX_WORKERS:
         rule = f"{len(ranks)} workers; one machine runs at most {MAX_WORKERS}"
         yield source.locate_problem(
-            ("placement",), rule, "narrow placement.workers or lower placement.per_host", ""
+            ("placement",),
+            rule,
+            "narrow placement.workers or lower placement.per_host",
+            "placement",
         )
     if workload.batch_size < len(ranks):
         rule = f"each of the {len(ranks)} workers needs at least one sample per step"
-        yield source.locate_problem(("batch_size",), rule, f"set it to {len(ranks)} or more")
+        text = f"set it to {len(ranks)} or more"
+        yield source.locate_problem(
+            ("batch_size",), rule, write_value(("batch_size",), len(ranks), text)
+        )
     layers = sorted({host.layer for host in hosts})
     for name in workload.objective.prices:
         if name.lower() not in (*layers, "gigabyte"):
-            near = difflib.get_close_matches(name.lower(), [*layers, "gigabyte"], n=1)
-            fix = (
-                f"did you mean `{near[0]}`?" if near else f"the layers are {', '.join(layers[:5])}"
-            )
+            key: KeyPath = ("objective", "prices", name)
             yield source.locate_problem(
-                ("objective", "prices", name), "this is neither a layer nor `gigabyte`", fix
+                key,
+                "this is neither a layer nor `gigabyte`",
+                _correct_price(workload.objective.prices, key, name, layers),
             )
     if workload.objective.name == "cost" and not workload.objective.prices:
         rule = "the objective `cost` needs prices, and there are none"
-        yield source.locate_problem(
-            ("objective",), rule, "give prices, such as {cloud: 1.20, gigabyte: 0.09}"
-        )
+        text = f"give prices, such as `prices: {{{layers[0]}: 1.20, gigabyte: 0.09}}`"
+        prices: YamlValue = {"name": "cost", "prices": {layers[0]: 1.2, "gigabyte": 0.09}}
+        yield source.locate_problem(("objective",), rule, write_value(("objective",), prices, text))
     if (
         isinstance(workload.dataset, Cifar10 | ImageFolder)
         and not Path(workload.dataset.folder).is_dir()
     ):
         rule = f"there is no folder {workload.dataset.folder}"
         yield source.locate_problem(
-            ("dataset", "folder"), rule, "relative paths start at the scenario's folder"
+            ("dataset", "folder"),
+            rule,
+            "write the path of an existing folder; relative paths start at the scenario's folder",
         )
     tokens = isinstance(workload.dataset, Synthetic) and workload.dataset.kind == "tokens"
     if tokens and workload.model != "transformer" and ":" not in workload.model:
         yield source.locate_problem(
             ("model",),
             "this model takes images, and the dataset gives tokens",
-            "use the transformer",
+            write_value(("model",), "transformer", "use `model: transformer`"),
         )
 
 
@@ -102,7 +109,8 @@ def _check_strategy(
     unsuitable = strategy.check_ranks(len(ranks))
     if unsuitable is not None:
         key = ("strategy", unsuitable.key)
-        yield source.locate_problem(key, unsuitable.rule, unsuitable.fix)
+        advice = write_value(key, unsuitable.most, unsuitable.fix)
+        yield source.locate_problem(key, unsuitable.rule, advice)
     if (
         strategy.uses_server or strategy.sync_mode == "asynchronous"
     ) and workload.checkpoint_every is not None:
@@ -110,9 +118,9 @@ def _check_strategy(
             f"with {strategy.name} no worker has the whole state of the training, so none writes"
             " checkpoints"
         )
-        yield source.locate_problem(
-            ("checkpoint_every",), rule, "remove it, or use another strategy"
-        )
+        place = ("checkpoint_every",)
+        advice = remove_key(place, "remove it, or use another strategy")
+        yield source.locate_problem(place, rule, advice)
 
 
 def _check_churn(
@@ -127,7 +135,7 @@ def _check_churn(
         yield source.locate_problem(
             ("churn",),
             rule,
-            f"use {', '.join(list_churn_strategies())}, or remove `churn`",
+            remove_key(("churn",), f"use {', '.join(list_churn_strategies())}, or remove `churn`"),
             value="churn",
         )
         return
@@ -135,7 +143,8 @@ def _check_churn(
         yield source.locate_problem(
             ("churn",),
             f"{len(workload.churn)} entries; at most {MAX_RULES} are allowed",
-            value="",
+            "use wider patterns",
+            value="churn",
         )
         return
     planned = turns(workload.churn, hosts, ranks)
@@ -144,7 +153,12 @@ def _check_churn(
     for i, entry in enumerate(workload.churn):
         entry_problems += check_pattern(source, ("churn", i, entry.key), entry.pattern, hosts)
         if i not in used_entries and select_hosts(entry.pattern, hosts):
-            fix = "name hosts that placement.workers matches"
+            names = list(dict.fromkeys(host.name for host in ranks))
+            fix = write_value(
+                ("churn", i, entry.key),
+                names[-1],
+                f"name hosts that placement.workers matches, such as {names[-1]}",
+            )
             entry_problems.append(
                 source.locate_problem(
                     ("churn", i, entry.key), "no worker is on any of these hosts", fix
@@ -154,7 +168,17 @@ def _check_churn(
     if not entry_problems:
         for fault in faults(planned, ranks):
             key: KeyPath = ("churn", fault.entry, workload.churn[fault.entry].key)
-            yield source.locate_problem(key, fault.rule, fault.fix)
+            advice = remove_key(("churn", fault.entry), fault.fix)
+            yield source.locate_problem(key, fault.rule, advice)
+
+
+def _correct_price(
+    prices: Mapping[str, float], key: KeyPath, name: str, layers: Sequence[str]
+) -> Correction:
+    near = find_near_name(name, {*layers, "gigabyte"} - prices.keys())
+    if near is not None:
+        return rename_key(key, near, prices[name], f"did you mean `{near}`?")
+    return remove_key(key, f"remove it; the layers are {', '.join(layers[:5])}")
 
 
 def get_event_horizon_s(workload: Workload) -> float:
@@ -174,11 +198,7 @@ def find_warnings(
     """Yield a warning for each setting that is allowed but probably a mistake."""
     stop = workload.stop
     for key, pattern in _list_placement_patterns(workload, source):
-        for term in find_ambiguous_groups(pattern, hosts):
-            rule = f"{term} alone means only its first host, as in E2Clab"
-            yield source.locate_problem(
-                key, rule, f"to name all its hosts, write {term}.*", value=pattern
-            )
+        yield from warn_ambiguous_groups(source, key, pattern, hosts)
     if len(ranks) == 1:
         yield source.locate_problem(
             ("placement",),

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.names import suggest_name
 from laggard.core.files.input_files import expand_home
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
@@ -95,9 +97,8 @@ class Workload(Section):
     @classmethod
     def _is_a_model(cls, name: str) -> str:
         if name not in MODEL_NAMES and not is_callable_name(name):
-            raise ValueError(
-                f"no such model — use {', '.join(MODEL_NAMES)} or package.module:callable"
-            )
+            advice = suggest_name(name, MODEL_NAMES, also="package.module:callable")
+            raise broken_rule("no such model", advice)
         return name
 
     def located(self, scenario_folder: Path) -> Workload:

@@ -23,8 +23,9 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import InputError
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.model import Heterogeneity, RandomHostEvent, RandomLinkEvent
 from laggard.workloads.strategies.registry import STRATEGY_NAMES
 

@@ -229,6 +229,7 @@ class RunningManagers:
     information: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     _running: Mapping[str, tuple[_Manager, str]] = field(default_factory=dict)
     _workspace: Path | None = None
+    _failed_tasks: Path | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -271,7 +272,7 @@ class RunningManagers:
                 # fails Ansible's checksum. The file remains on the node. The removal of the other
                 # managers deletes their data, so it is fetched before.
                 for what, action in (away, home) if kind == "dstat" else (home, away):
-                    _attempt_action(failed, what, action)
+                    _attempt_action(failed, what, action, self._failed_tasks)
         self._running = {}
         if failed:
             raise DeploymentError("E2Clab's managers:\n" + "\n".join(failed))
@@ -287,6 +288,7 @@ def start_managers(
     *,
     jobs: Sequence[ReservedJob] = (),
     workspace: Path | None = None,
+    log: Path | None = None,
 ) -> RunningManagers:
     """Deploy the managers that a scenario asks for, as E2Clab does after its services.
 
@@ -299,6 +301,7 @@ def start_managers(
         output_dir: folder that `finish` writes data to; its name is the name of the run
         jobs: reservations on Grid'5000, for kwollect
         workspace: folder that EnOSlib writes its playbooks to; None selects the sandbox's own
+        log: file to which the full records of failed tasks are appended; None keeps none
 
     Raises:
         DeploymentError: a manager could not be deployed; those deployed before it have been
@@ -327,12 +330,12 @@ def start_managers(
                 undo.callback(_remove_manager, name, manager)
                 manager.deploy()
             except Exception as error:  # E2Clab and EnOSlib raise arbitrary exceptions
-                raise DeploymentError(_not_deployed(name, settings, error)) from error
+                raise DeploymentError(_not_deployed(name, settings, error, log)) from error
             running[name] = manager, str(settings.get("type", name))
             information.update(manager.get_extra_info())
         # Every manager runs: keep them instead of removing them when the block ends.
         undo.pop_all()
-    return RunningManagers(output_dir, information, running, workspace)
+    return RunningManagers(output_dir, information, running, workspace, log)
 
 
 def _configure_manager(name: str, settings: Metadata) -> _Manager:
@@ -348,8 +351,8 @@ def _configure_manager(name: str, settings: Metadata) -> _Manager:
     return manager
 
 
-def _not_deployed(name: str, settings: Metadata, error: Exception) -> str:
-    what = f"E2Clab's `{name}` manager could not be deployed: {failure_reason(error)}"
+def _not_deployed(name: str, settings: Metadata, error: Exception, log: Path | None) -> str:
+    what = f"E2Clab's `{name}` manager could not be deployed: {failure_reason(error, log)}"
     fetched = _FETCHED.get(str(settings.get("type", name)), "")
     needs = f"\nIt downloads {fetched}; nodes need internet access for it." if fetched else ""
     return f"{what}{needs}\nTo run without it, remove `{name}` from layers_services.yaml."
@@ -362,9 +365,11 @@ def _remove_manager(name: str, manager: _Manager) -> None:
         _log.warning("E2Clab's managers: %s", line)
 
 
-def _attempt_action(failed: list[str], what: str, action: Callable[[], None]) -> None:
+def _attempt_action(
+    failed: list[str], what: str, action: Callable[[], None], log: Path | None = None
+) -> None:
     try:
         action()
     # One failure must not prevent fetching from or removing the remaining managers.
     except Exception as error:  # noqa: BLE001
-        failed.append(f"{what}: {failure_reason(error)}")
+        failed.append(f"{what}: {failure_reason(error, log)}")

@@ -136,6 +136,7 @@ def deploy_services(
     *,
     run_plugins: bool,
     workspace: Path | None = None,
+    log: Path | None = None,
 ) -> DeployedServices:
     """Deploy every service of a scenario as E2Clab does, in the order of the file; once per run.
 
@@ -146,6 +147,7 @@ def deploy_services(
         run_plugins: True runs users' own classes; False deploys every service as E2Clab's
             `Default`
         workspace: folder that EnOSlib writes its playbooks to; None selects the sandbox's own
+        log: file to which the full records of failed tasks are appended; None keeps none
 
     Raises:
         DeploymentError: a class cannot be loaded, or its `deploy()` failed
@@ -160,7 +162,7 @@ def deploy_services(
             name = service.name if run_plugins and service.name in registered_classes() else DEFAULT
             metadata["service_plugin_name"] = name
             instance = _deploy_service(
-                name, [roles[host.name][0] for host in members[key]], metadata
+                name, [roles[host.name][0] for host in members[key]], metadata, log
             )
             information.update(instance.service_extra_info)
             deployed.update(instance.service_roles)
@@ -230,14 +232,16 @@ def _without_keys(roles: Roles, hosts: Sequence[Host]) -> Roles:
     return Roles({name: members for name, members in roles.items() if name not in keys})
 
 
-def _deploy_service(name: str, hosts: Sequence[EnosHost], metadata: _Metadata) -> _E2clabService:
+def _deploy_service(
+    name: str, hosts: Sequence[EnosHost], metadata: _Metadata, log: Path | None = None
+) -> _E2clabService:
     service = _load_service_class(name)(hosts, metadata)
     try:
         service.deploy()
     except Exception as error:  # users' code raises arbitrary exceptions
         where = f"service {metadata['layer_name']}.{metadata['name']}.{metadata['service_id']}"
         raise DeploymentError(
-            f"{where}: deploy() of its class `{name}` failed: {failure_reason(error)} —"
+            f"{where}: deploy() of its class `{name}` failed: {failure_reason(error, log)} —"
             " correct the class"
         ) from error
     return service

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import DeploymentError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import validate_model
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
 from laggard.layers_services.e2clab.play_facts import can_see_facts
@@ -40,6 +40,7 @@ class _Job:
     app_conf: str | None
     sets: Path
     variables: Mapping[str, object]
+    log: Path | None
 
 
 def run_workflow(
@@ -54,6 +55,7 @@ def run_workflow(
     app_conf: str | None = None,
     artifacts_dir: Path | None = None,
     workspace: Path | None = None,
+    log: Path | None = None,
 ) -> bool:
     """Run one stage of a workflow as E2Clab does.
 
@@ -75,6 +77,7 @@ def run_workflow(
         artifacts_dir: value of `{{ artifacts_dir }}` in plays, and of `{{ working_dir }}` except
             in finalize; None means `scenario_dir`
         workspace: current folder while Ansible runs; None selects the sandbox's own
+        log: file to which the full records of failed tasks are appended; None keeps none
 
     Returns:
         True if the stage has tasks in any play.
@@ -101,6 +104,7 @@ def run_workflow(
         app_conf=None if stage == "prepare" else app_conf,
         sets=sets,
         variables=variables,
+        log=log,
     )
     with working_in(workspace):
         _run_stage(job, stage)
@@ -146,7 +150,7 @@ def _run_stage(job: _Job, stage: Stage) -> None:
         workflow.run_task(WorkflowTasks(stage))
     except E2clabError as error:
         raise DeploymentError(
-            f"{job.workflow_file}: stage `{stage}`: {failure_reason(error)}"
+            f"{job.workflow_file}: stage `{stage}`: {failure_reason(error, job.log)}"
         ) from error
     except (LookupError, StopIteration) as error:
         # E2Clab does not check that a selector matches a registered service.

@@ -6,14 +6,14 @@ set as `env_NAME` and the name of the set as `app_conf`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ConfigDict, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from laggard.core.corrections.model_problems import validate_model
+from laggard.core.corrections.names import suggest_name
 from laggard.core.errors import Problem, ScenarioError
-from laggard.core.yaml_source import validate_model
 from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 
 FILE = "workflow_env.yaml"
@@ -57,10 +57,8 @@ def variables_of(file: Path, app_conf: str) -> Mapping[str, Variable]:
     source = parse_e2clab_yaml(file.read_bytes(), str(file))
     sets = validate_model(source, WorkflowEnvironment).root
     if app_conf not in sets:
-        near = difflib.get_close_matches(app_conf, sets, n=1)
-        fix = (
-            f"did you mean `{near[0]}`?" if near else f"existing sets: {', '.join(sets) or 'none'}"
-        )
+        # The name is an option of the command line, so no edit of the file corrects it.
+        fix = suggest_name(app_conf, sets).text if sets else "add a set of this name"
         raise ScenarioError(
             (
                 source.locate_problem(

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from laggard.core.errors import DeploymentError
 from laggard.layers_services.environment.gpus import Gpu, parse_gpu, why_not
 from laggard.layers_services.machine import Machine
+from laggard.layers_services.python_versions import SUPPORTED_PYTHONS, PythonVersion
 from laggard.layers_services.ssh.remote_task import run_on_nodes
 
 if TYPE_CHECKING:
     from enoslib import Roles
 
-PythonVersion = tuple[int, int]
-SUPPORTED_PYTHONS: tuple[PythonVersion, ...] = ((3, 11), (3, 12), (3, 13))
 Fact = str | float | int | None
 
 _MARK = "laggard-fact"

@@ -30,14 +30,13 @@ from laggard.core.node_values import (
 )
 from laggard.layers_services.environment.install_on_node import ANSWER_MARK, Request
 from laggard.layers_services.environment.node_facts import (
-    SUPPORTED_PYTHONS,
     NodeFacts,
-    PythonVersion,
     choose_python,
 )
 from laggard.layers_services.environment.wheel_plan import ARCHITECTURES, Platform
 from laggard.layers_services.environment.wheels import WheelSet
 from laggard.layers_services.machine import Access, Machine
+from laggard.layers_services.python_versions import SUPPORTED_PYTHONS, PythonVersion
 from laggard.layers_services.ssh.remote_task import run_on_nodes
 from laggard.layers_services.ssh.send_files import Shipment, send_files
 from laggard.layers_services.ssh.transfer_session import pack_program

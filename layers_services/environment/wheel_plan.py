@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from laggard.core.errors import DeploymentError, PrerequisiteError
-from laggard.layers_services.environment.node_facts import PythonVersion
+from laggard.layers_services.python_versions import PythonVersion
 
 ARCHITECTURES = ("x86_64", "aarch64")
 WORKER_DISTRIBUTIONS = (

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import get_args
 
+from laggard.core.corrections.names import find_near_name
+from laggard.core.edits import Correction, YamlValue, write_value
 from laggard.core.errors import Problem
 from laggard.core.yaml_source import KeyPath, YamlSource
+from laggard.layers_services.g5k.environments import RECOMMENDED
 from laggard.layers_services.g5k.reference import (
     EXOTIC,
     Cluster,
@@ -30,6 +33,7 @@ from laggard.layers_services.g5k.usage_rules import DATE, Queue
 from laggard.layers_services.model import LayersServices
 
 _JOB_TYPE: KeyPath = ("environment", "g5k", "job_type")
+_EXAMPLE_SERVER = "gros-1.nancy.grid5000.fr"
 _TESTBEDS = {
     "iotlab": "FIT IoT-LAB",
     "chameleoncloud": "Chameleon Cloud",
@@ -70,42 +74,33 @@ def setting_problems(
 ) -> Iterator[Problem]:
     """Yield a problem for each invalid setting of the whole reservation."""
 
-    def problem(option: str, key: str, value: str, rule: str, fix: str) -> Problem:
+    def problem(option: str, value: str, rule: str, example: str) -> Problem:
+        fix = f"write {example}, for example"
         if getattr(options, option):
             return Problem(f"--{option.replace('_', '-')}", 0, 0, value, rule, fix)
-        return source.locate_problem(
-            ("environment", "g5k", key), rule, fix, value=f"{key}: {value}"
-        )
+        key = ("environment", "g5k", option)
+        advice = write_value(key, example, fix)
+        return source.locate_problem(key, rule, advice, value=f"{option}: {value}")
 
     if seconds_of(settings.walltime) == 0:
         rule = "a walltime is HH:MM:SS and greater than 0"
-        yield problem(
-            "walltime",
-            "walltime",
-            settings.walltime,
-            rule,
-            "write 02:00:00 or 62:00:00, for example",
-        )
+        yield problem("walltime", settings.walltime, rule, "02:00:00")
     if settings.reservation is not None and not _is_date(settings.reservation):
         rule = "a reservation date is YYYY-MM-DD HH:MM:SS in Paris time"
-        yield problem(
-            "reservation",
-            "reservation",
-            settings.reservation,
-            rule,
-            "write 2027-01-31 19:00:00, for example",
-        )
+        yield problem("reservation", settings.reservation, rule, "2027-01-31 19:00:00")
     if settings.queue not in get_args(Queue):
-        near = difflib.get_close_matches(settings.queue, get_args(Queue), n=1)
-        fix = f"did you mean `{near[0]}`?" if near else "omit it for the default queue"
         rule = f"the queues are {', '.join(get_args(Queue))}"
-        yield problem("queue", "queue", settings.queue, rule, fix)
+        near = find_near_name(settings.queue, get_args(Queue)) or "default"
+        yield problem("queue", settings.queue, rule, near)
     if settings.kavlan and settings.env_name is None:
         rule = "nodes in a VLAN are unreachable until a system is deployed on them"
-        yield Problem("--kavlan", 0, 0, "", rule, "set the system, such as --env-name debian12-nfs")
+        yield Problem(
+            "--kavlan", 0, 0, "", rule, f"set the system, such as --env-name {RECOMMENDED}"
+        )
     elif DEPLOY in settings.job_types and settings.env_name is None:
         rule = f"a job of type `{DEPLOY}` needs a system to deploy"
-        fix = "add `env_name: debian12-nfs`, or remove `deploy`"
+        text = f"add `env_name: {RECOMMENDED}`, or remove `deploy`"
+        fix = write_value(("environment", "g5k", "env_name"), RECOMMENDED, text)
         yield source.locate_problem(_JOB_TYPE, rule, fix)
 
 
@@ -128,8 +123,9 @@ def cluster_problem(
 ) -> Problem:
     """Return the problem for a cluster that Grid'5000 does not have."""
     rule = f"Grid'5000 has no cluster `{name}` (reference data of {known.date})"
+    near, text = _suggest_nearest_name(name, known, queue)
     return source.locate_problem(
-        at, rule, _suggest_nearest_name(name, known, queue), value=f"cluster: {name}"
+        at, rule, write_value(at, near.name, text), value=f"cluster: {name}"
     )
 
 
@@ -139,35 +135,29 @@ def server_problem(name: str, at: KeyPath, source: YamlSource, known: Reference)
     if parsed is None:
         short = re.fullmatch(r"([a-z]\w*)-([1-9]\d*)(?:\..*)?", name, re.ASCII)
         cluster = known.by_name.get(short[1]) if short else None
-        fix = (
-            f"write {cluster.server(int(short[2]))}"
-            if short and cluster
-            else "write gros-1.nancy.grid5000.fr, for example"
-        )
-        return source.locate_problem(
-            at, "a server name has the form cluster-number.site.grid5000.fr", fix, value=name
-        )
+        rule = "a server name has the form cluster-number.site.grid5000.fr"
+        if short and cluster:
+            meant = cluster.server(_find_closest_number(int(short[2]), cluster))
+            fix = write_value(at, meant, f"write {meant}")
+        else:
+            fix = write_value(at, _EXAMPLE_SERVER, f"write {_EXAMPLE_SERVER}, for example")
+        return source.locate_problem(at, rule, fix, value=name)
     cluster = known.by_name.get(parsed[0])
     if cluster is None:
         rule = f"Grid'5000 has no cluster `{parsed[0]}` (reference data of {known.date})"
-        return source.locate_problem(
-            at, rule, _suggest_nearest_name(parsed[0], known, "default"), value=name
-        )
+        near, text = _suggest_nearest_name(parsed[0], known, "default")
+        meant = near.server(_find_closest_number(parsed[1], near))
+        fix = write_value(at, meant, f"{text}; write {meant}, for example")
+        return source.locate_problem(at, rule, fix, value=name)
+    closest = cluster.server(_find_closest_number(parsed[1], cluster))
     if cluster.site != parsed[2]:
-        return source.locate_problem(
-            at,
-            f"{cluster.name} is at {cluster.site}",
-            f"write {cluster.server(parsed[1])}",
-            value=name,
-        )
+        rule = f"{cluster.name} is at {cluster.site}"
+        fix = write_value(at, closest, f"write {closest}")
+        return source.locate_problem(at, rule, fix, value=name)
     if not cluster.has(parsed[1]):
         rule = f"{cluster.name} has the nodes {cluster.numbers}"
-        return source.locate_problem(
-            at,
-            rule,
-            f"such as {cluster.server(_find_closest_number(parsed[1], cluster))}",
-            value=name,
-        )
+        fix = write_value(at, closest, f"write {closest}, for example")
+        return source.locate_problem(at, rule, fix, value=name)
     return None
 
 
@@ -179,18 +169,20 @@ def _cluster_problems(
         at = settings.cluster_at
     if cluster.exotic and EXOTIC not in settings.job_types:
         rule = f"{cluster.name} is exotic: only jobs of type `{EXOTIC}` get its nodes"
-        types = ", ".join((*settings.job_types, EXOTIC))
-        yield source.locate_problem(at, rule, f"write `job_type: [{types}]` under `g5k:`", value)
+        types: list[YamlValue] = [*settings.job_types, EXOTIC]
+        text = f"write `job_type: [{', '.join(map(str, types))}]` under `g5k:`"
+        yield source.locate_problem(at, rule, write_value(_JOB_TYPE, types, text), value)
     if settings.queue in get_args(Queue) and settings.queue not in (*cluster.queues, "besteffort"):
         rule = (
             f"{cluster.name} is not in the {settings.queue} queue but in"
             f" {' and '.join(cluster.queues)}"
         )
         usable = [queue for queue in cluster.queues if queue in get_args(Queue)]
+        text = f"write `queue: {', '.join(usable[:1])}` under `g5k:`, or choose another cluster"
         fix = (
-            f"write `queue: {usable[0]}` under `g5k:`, or choose another cluster"
+            write_value(("environment", "g5k", "queue"), usable[0], text)
             if usable
-            else "choose another cluster"
+            else Correction("choose another cluster")
         )
         yield source.locate_problem(at, rule, fix, value)
     if DEPLOY in settings.job_types and not cluster.deploy:
@@ -256,7 +248,7 @@ def _suggest_larger_cluster(
         return ", and place the rest on other clusters"
 
     def unlike(other: Cluster) -> tuple[bool, bool, bool, int]:
-        gpus = (other.gpus is None) != (cluster.gpus is None)
+        gpus = other.has_gpus != cluster.has_gpus
         return (
             other.architecture != cluster.architecture,
             gpus,
@@ -268,16 +260,19 @@ def _suggest_larger_cluster(
     return f", or choose `{best.name}` at {best.site}, which has {best.nodes}"
 
 
-def _suggest_nearest_name(name: str, known: Reference, queue: str) -> str:
-    in_queue = [cluster.name for cluster in known.clusters if queue in cluster.queues]
+def _suggest_nearest_name(name: str, known: Reference, queue: str) -> tuple[Cluster, str]:
+    """Return the cluster with the most similar name, or else a large one, and words about it."""
+    in_queue = [c.name for c in known.clusters if queue in c.queues] or list(known.by_name)
     for names in (in_queue, list(known.by_name)):
         near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
         if near:
             cluster = known.by_name[near[0]]
             nodes = _format_node_count(cluster.nodes)
-            return f"the most similar name is `{cluster.name}`, {nodes} at {cluster.site}"
+            text = f"the most similar name is `{cluster.name}`, {nodes} at {cluster.site}"
+            return cluster, text
     largest = sorted((c for c in known.clusters if c.name in in_queue), key=lambda c: -c.nodes)[:3]
-    return f"for example {', '.join(f'`{c.name}` ({c.site}, {c.nodes})' for c in largest)}"
+    listed = ", ".join(f"`{c.name}` ({c.site}, {c.nodes})" for c in largest)
+    return largest[0], f"for example {listed}"
 
 
 def _find_closest_number(number: int, cluster: Cluster) -> int:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from laggard.core.run_schema import Record
 from laggard.core.text.text_columns import align_columns
-from laggard.layers_services.g5k.reference import Cluster, Reference
+from laggard.layers_services.g5k.reference import Cluster, Hardware, Reference, parse_server
 from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import G5kPlan, MachineGroup
 from laggard.layers_services.g5k.usage_rules import NOT_MODELLED, UsageFinding, check_usage
@@ -130,11 +130,6 @@ def describe_g5k(
 
 
 def _build_planned_machines(group: MachineGroup, cluster: Cluster) -> PlannedMachines:
-    gpus = f", {cluster.gpus.count} x {cluster.gpus.model}" if cluster.gpus else ""
-    fabric = next(
-        (f", {kind} {rate:g} Gbit/s" for kind, rate in _list_fabrics(cluster) if rate),
-        "",
-    )
     return PlannedMachines(
         site=group.site,
         cluster=group.cluster,
@@ -142,15 +137,34 @@ def _build_planned_machines(group: MachineGroup, cluster: Cluster) -> PlannedMac
         servers=group.servers,
         hosts=group.hosts,
         roles=group.roles,
-        hardware=(
-            f"{cluster.cores} cores, {cluster.memory_gib} GiB{gpus}, {cluster.ethernet_gbps:g}"
-            f" Gbit/s{fabric}, {cluster.architecture}{', metered' if cluster.power_meter else ''}"
-        ),
+        hardware=_describe_hardware(group, cluster),
     )
 
 
-def _list_fabrics(cluster: Cluster) -> tuple[tuple[str, float], ...]:
-    return (("InfiniBand", cluster.infiniband_gbps), ("Omni-Path", cluster.omnipath_gbps))
+def _describe_hardware(group: MachineGroup, cluster: Cluster) -> str:
+    """Describe the nodes of a group: the named ones, or else all kinds of nodes of the cluster."""
+    named = [parsed[1] for server in group.servers if (parsed := parse_server(server)) is not None]
+    kinds = cluster.hardware_of(named) if named else cluster.hardware
+    meter = ", metered" if cluster.power_meter else ""
+    if len(kinds) == 1:
+        return format_hardware(kinds[0]) + meter
+    return "; ".join(
+        f"{cluster.name}-{{{kind.numbers}}}: {format_hardware(kind)}{meter}" for kind in kinds
+    )
+
+
+def format_hardware(hardware: Hardware) -> str:
+    """Format the hardware of a node on one line."""
+    fabrics = (("InfiniBand", hardware.infiniband_gbps), ("Omni-Path", hardware.omnipath_gbps))
+    parts = (
+        f"{hardware.cores} cores",
+        f"{hardware.memory_gib} GiB",
+        *(f"{gpus.count} x {gpus.model}" for gpus in hardware.gpus),
+        f"{hardware.ethernet_gbps:g} Gbit/s",
+        *(f"{kind} {rate:g} Gbit/s" for kind, rate in fabrics if rate),
+        hardware.architecture,
+    )
+    return ", ".join(parts)
 
 
 def _format_row(machines: PlannedMachines) -> tuple[str, ...]:

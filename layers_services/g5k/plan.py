@@ -22,6 +22,7 @@ from laggard.layers_services.g5k.checks import (
     server_problem,
     setting_problems,
 )
+from laggard.layers_services.g5k.environments import environment_warnings
 from laggard.layers_services.g5k.reference import Reference, parse_server
 from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import (
@@ -93,7 +94,10 @@ def plan_g5k(
         key=settings.g5k.key_name,
         monitor=settings.g5k.monitor,
         reused=reused,
-        warnings=tuple(_list_warnings(settings, source)),
+        warnings=(
+            *environment_warnings(settings.env_name, options, source),
+            *_list_warnings(settings, source),
+        ),
     )
 
 

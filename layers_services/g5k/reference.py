@@ -1,6 +1,6 @@
 """Clusters of Grid'5000, as published in the testbed's reference repository.
 
-`reference.json` next to this file describes every cluster at one commit of
+`reference.json` next to this file describes every node of every cluster at one commit of
 https://github.com/grid5000/reference-repository; `benchmarks/g5k_reference.py` regenerates it. The
 testbed changes over time and its API decides about reservations. This data allows checks of a
 scenario without the API.
@@ -25,33 +25,52 @@ PowerMeter = Literal["wattmetre", "pdu", "bmc", ""]
 
 
 class Gpus(Record):
-    """GPUs of each node of a cluster."""
+    """GPUs of one model in a node."""
 
     model: str
     count: int
     memory_gib: int
 
 
-class Cluster(Record):
-    """Cluster of alike nodes.
+class Hardware(Record):
+    """Hardware of the nodes of a cluster that are alike.
 
     Attributes:
-        name: name of the cluster, such as `gros`
-        site: site of the cluster, such as `nancy`
-        numbers: numbers of its nodes, such as `1-11,13`
-        cores: physical cores of a node (of the smallest node, if they differ)
-        memory_gib: memory of a node (of the smallest node, if they differ)
-        cpu: processors of a node, such as `2 x Intel Xeon Gold 6126`
+        numbers: numbers of the nodes, such as `1-11,13`
+        cores: physical cores
+        memory_gib: memory
+        cpu: processors, such as `2 x Intel Xeon Gold 6126`
         architecture: `x86_64`, `aarch64` or `ppc64le`
-        queues: queues in which its nodes can be reserved, without `admin`
-        exotic: True if only jobs of type `exotic` get its nodes
-        deploy: True if another system can be deployed on its nodes
-        kavlan: True if its nodes can be placed in a VLAN
-        gpus: GPUs of every node; null if there are none
+        gpus: GPUs, by model; empty if there are none
         ethernet_gbps: rate of the interface that is connected to the production network
         ethernets: number of usable Ethernet interfaces, including that one
         infiniband_gbps: rate of InfiniBand; 0 if there is none
         omnipath_gbps: rate of Omni-Path; 0 if there is none
+    """
+
+    numbers: str
+    cores: int
+    memory_gib: int
+    cpu: str
+    architecture: str
+    gpus: tuple[Gpus, ...] = ()
+    ethernet_gbps: float
+    ethernets: int
+    infiniband_gbps: float = 0.0
+    omnipath_gbps: float = 0.0
+
+
+class Cluster(Record):
+    """Cluster of nodes, whose hardware may differ.
+
+    Attributes:
+        name: name of the cluster, such as `gros`
+        site: site of the cluster, such as `nancy`
+        hardware: hardware of its nodes, one entry for all nodes that are alike
+        queues: queues in which its nodes can be reserved, without `admin`
+        exotic: True if only jobs of type `exotic` get its nodes
+        deploy: True if another system can be deployed on its nodes
+        kavlan: True if its nodes can be placed in a VLAN
         power_meter: best meter of a node's power in kwollect; empty if there is none
         longest_hours: longest walltime by node numbers, if the testbed limits it (production
             queue)
@@ -59,22 +78,39 @@ class Cluster(Record):
 
     name: str
     site: str
-    numbers: str
-    cores: int
-    memory_gib: int
-    cpu: str
-    architecture: str
+    hardware: tuple[Hardware, ...]
     queues: tuple[str, ...]
     exotic: bool = False
     deploy: bool = True
     kavlan: bool = True
-    gpus: Gpus | None = None
-    ethernet_gbps: float
-    ethernets: int
-    infiniband_gbps: float = 0.0
-    omnipath_gbps: float = 0.0
     power_meter: PowerMeter = ""
     longest_hours: Mapping[str, float] = {}
+
+    @property
+    def numbers(self) -> str:
+        """Return the numbers of its nodes, such as `1-11,13`."""
+        return format_number_ranges(
+            number for hardware in self.hardware for number in spelled_out(hardware.numbers)
+        )
+
+    @property
+    def architecture(self) -> str:
+        """Return the architecture of its nodes, which is the same for all."""
+        return self.hardware[0].architecture
+
+    @property
+    def has_gpus(self) -> bool:
+        """Return whether every node has a GPU."""
+        return all(hardware.gpus for hardware in self.hardware)
+
+    def hardware_of(self, numbers: Iterable[int]) -> tuple[Hardware, ...]:
+        """Return the hardware of some of its nodes; each entry has only the numbers of these."""
+        wanted = set(numbers)
+        return tuple(
+            hardware.model_copy(update={"numbers": format_number_ranges(chosen)})
+            for hardware in self.hardware
+            if (chosen := wanted.intersection(spelled_out(hardware.numbers)))
+        )
 
     @property
     def nodes(self) -> int:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from laggard.core import linux
-from laggard.core.disk_space import describe_os_error, is_disk_error
 from laggard.core.errors import DeploymentError
+from laggard.core.files.disk_space import describe_os_error, is_disk_error
 from laggard.core.termination_signals import hold_signals
 
 

@@ -26,10 +26,11 @@ from pydantic import (
     model_validator,
 )
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.files.input_files import expand_home
 from laggard.core.hosts import Host, find_pattern_error, select_hosts
-from laggard.core.yaml_source import KeyPath, YamlSource, parse_yaml, validate_model
+from laggard.core.yaml_source import KeyPath, YamlSource, parse_yaml
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.ssh.host_keys import KNOWN_AFTER_FIRST_CONTACT
 

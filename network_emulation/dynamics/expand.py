@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host, select_hosts
+from laggard.core.yaml_source import YamlSource
 from laggard.network_emulation.dynamics.changes import (
     Quantity,
     Target,
@@ -24,6 +25,7 @@ from laggard.network_emulation.dynamics.changes import (
 )
 from laggard.network_emulation.dynamics.traces import TracePoint
 from laggard.network_emulation.link_plan import LinkPlan
+from laggard.network_emulation.links.plan_links import UNPLACED_HETEROGENEITY
 from laggard.network_emulation.model import (
     MAX_CHANGES,
     Heterogeneity,
@@ -47,6 +49,7 @@ def expand_events(
     plan: LinkPlan,
     horizon_s: float,
     traces: Mapping[str, Sequence[TracePoint]] | None = None,
+    source: YamlSource = UNPLACED_HETEROGENEITY,
 ) -> tuple[TimedChange, ...]:
     """Return all changes of a run, in order of time.
 
@@ -56,6 +59,7 @@ def expand_events(
         plan: the planned links; only links in `plan.pairs` change.
         horizon_s: virtual seconds after the first-step barrier after which nothing begins.
         traces: points of every trace file by its name in the scenario (see `read_traces`).
+        source: the parsed `heterogeneity.yaml`, to locate problems.
 
     Raises:
         ScenarioError: if there are more than `MAX_CHANGES` changes, or a trace was not read.
@@ -69,7 +73,7 @@ def expand_events(
             ):
                 changes.append(change)
                 number = change.event + 1
-                _require_few(len(changes), index)
+                _require_few(len(changes), index, source)
             continue
         for targets, spans in _expand_occurrences(event, hosts, plan, horizon_s):
             if isinstance(event, TraceEvent):
@@ -82,7 +86,7 @@ def expand_events(
                 )
                 changes.append(TimedChange(end_s, "end", number, targets))
                 number += 1
-                _require_few(len(changes), index)
+                _require_few(len(changes), index, source)
     return in_order(changes)
 
 
@@ -223,8 +227,8 @@ def _expand_trace(
             )
 
 
-def _require_few(count: int, index: int) -> None:
+def _require_few(count: int, index: int, source: YamlSource) -> None:
     if count > MAX_CHANGES:
         rule = f"the entry brings the run to more than {MAX_CHANGES} changes, which is the limit"
         fix = "lengthen `every`, or limit the duration of the run"
-        raise ScenarioError((Problem("heterogeneity.yaml", 0, 0, f"dynamic.{index}", rule, fix),))
+        raise ScenarioError((source.locate_problem(("dynamic", index), rule, fix),))

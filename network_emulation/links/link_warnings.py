@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from laggard.core.corrections.host_patterns import warn_ambiguous_groups
 from laggard.core.errors import Problem
-from laggard.core.hosts import Host, find_ambiguous_groups, select_hosts
+from laggard.core.hosts import Host, select_hosts
 from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.network_emulation.link_plan import LinkPlan, Pair
 from laggard.network_emulation.links.plan_links import UNPLACED_HETEROGENEITY, UNPLACED_NETWORK
@@ -91,14 +92,10 @@ def _warn_bare_groups(
     hosts: Sequence[Host],
 ) -> list[Problem]:
     return [
-        source.locate_problem(
-            (*key, where), "in E2Clab, a bare group name means only the first host of the group",
-             f"write {term}.* for all of its hosts",
-            value=pattern,
-        )
+        problem
         for where, pattern in patterns
-        for term in find_ambiguous_groups(pattern, hosts)
-    ]  # fmt: skip
+        for problem in warn_ambiguous_groups(source, (*key, where), pattern, hosts)
+    ]
 
 
 def _lossless_bursts(

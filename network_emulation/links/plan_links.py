@@ -13,12 +13,13 @@ losses, access links and shared bottlenecks.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from laggard.core.corrections.host_patterns import check_pattern
+from laggard.core.edits import Correction, remove_key, write_value
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host, find_pattern_error, select_hosts
 from laggard.core.yaml_source import KeyPath, YamlSource
@@ -104,21 +105,10 @@ class Draft:
 
     def select(self, source: YamlSource, key: KeyPath, pattern: str) -> tuple[Host, ...]:
         """Return the hosts that match a pattern; record a problem at `key` if there are none."""
-        fault = find_pattern_error(pattern)
-        if fault is not None:
-            self.problems.append(
-                source.locate_problem(key, fault, "write for example edge.*", value=pattern)
-            )
-            return ()
         if pattern not in self.selected:
+            self.problems.extend(check_pattern(source, key, pattern, self.hosts))
             self.selected[pattern] = select_hosts(pattern, self.hosts)
-        chosen = self.selected[pattern]
-        if not chosen:
-            fix = _suggest_pattern(pattern, self.hosts) if self.hosts else ""
-            self.problems.append(
-                source.locate_problem(key, "the pattern matches no host", fix, value=pattern)
-            )
-        return chosen
+        return self.selected[pattern]
 
     def ordered(
         self, source: YamlSource, key: KeyPath, src: str, dst: str, symmetric: bool
@@ -138,7 +128,12 @@ class Draft:
         if senders and receivers and not pairs:
             rule = "src and dst are the same single host, but a host has no link to itself"
             self.problems.append(
-                source.locate_problem(key, rule, "name two hosts", value=f"{src} to {dst}")
+                source.locate_problem(
+                    key,
+                    rule,
+                    write_value((*key, "dst"), "*", "name two hosts, such as `dst: '*'`"),
+                    value=f"{src} to {dst}",
+                )
             )
         return [*pairs, *((d, s) for s, d in pairs)] if symmetric else pairs
 
@@ -206,10 +201,12 @@ def _add_link(draft: Draft, key: KeyPath, rule: LinkRule) -> None:
         rule_text = (
             f"jitter must not exceed the delay, which is {delay_ms:g} ms from {src} to {dst}"
         )
-        fix = (
-            "lower the jitter, or set a longer delay in network.yaml (`symmetric: true` for both"
-            " directions) or by an earlier entry"
+        least = min(changed[pair].delay_ms for pair in short)
+        text = (
+            f"lower the jitter to {least:g}ms, or set a longer delay in network.yaml (`symmetric:"
+            " true` for both directions) or by an earlier entry"
         )
+        fix = write_value((*key, "jitter"), f"{least:g}ms", text)
         shown = f"{rule.jitter_ms:g} ms"
         draft.problems.append(
             draft.heterogeneity.locate_problem((*key, "jitter"), rule_text, fix, value=shown)
@@ -247,11 +244,9 @@ def _too_short(
         f"a mean burst of {burst_packets:g} packets is too short for a loss of {loss_percent:g} %"
         f" from {pair[0]} to {pair[1]}"
     )
-    draft.problems.append(
-        draft.heterogeneity.locate_problem(
-            key, rule, f"lower the loss, or set `burst` to at least {least:g}"
-        )
-    )
+    text = f"lower the loss, or set `burst` to at least {least:g}"
+    fix = write_value(key, least, text) if key[-1] == "burst" else remove_key(key, text)
+    draft.problems.append(draft.heterogeneity.locate_problem(key, rule, fix))
     return True
 
 
@@ -384,16 +379,21 @@ def _require_delay(
     delays = [
         (pair, draft.pairs[pair].delay_ms if delay_ms is None else delay_ms) for pair in pairs
     ]
-    short = next((each for each in delays if jitter_ms > each[1]), None)
+    short = min((each for each in delays if jitter_ms > each[1]), key=_delay_of, default=None)
     if short is not None:
         (src, dst), has_ms = short
         rule = f"jitter must not exceed the delay, which is then {has_ms:g} ms from {src} to {dst}"
-        fix = "lower the jitter, or set a longer delay in the event"
+        text = f"lower the jitter to {has_ms:g}ms, or set a longer delay in the event"
+        fix = write_value((*key, "jitter"), f"{has_ms:g}ms", text)
         draft.problems.append(
             draft.heterogeneity.locate_problem(
                 (*key, "jitter"), rule, fix, value=f"{jitter_ms:g} ms"
             )
         )
+
+
+def _delay_of(delay: tuple[Pair, float]) -> float:
+    return delay[1]
 
 
 def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
@@ -427,7 +427,11 @@ def _require_tables(draft: Draft, heterogeneity: Heterogeneity) -> None:
                 f"the jitter from {clash[0][0]} to {clash[0][1]} is uniform, but netem cannot"
                 " return to uniform jitter after this profile"
             )
-            fix = "use `distribution: normal` or `pareto` for these links, or remove their jitter"
+            fix = Correction(
+                "use `distribution: normal` or `pareto` for these links, or remove their jitter or"
+                " this entry",
+                remove_key(("dynamic", i)).edits,
+            )
             draft.problems.append(
                 draft.heterogeneity.locate_problem(("dynamic", i, "profile"), rule, fix)
             )
@@ -448,24 +452,3 @@ def _in_host_order(draft: Draft) -> Mapping[Pair, Constraint]:
     order = {host.name: i for i, host in enumerate(draft.hosts)}
     names = sorted(draft.pairs, key=lambda pair: (order[pair[0]], order[pair[1]]))
     return {pair: draft.pairs[pair] for pair in names}
-
-
-def _suggest_pattern(pattern: str, hosts: Sequence[Host]) -> str:
-    """Return a suggestion for a pattern that matches nothing.
-
-    It names the most similar layer, or the hosts of the layer if the pattern names one.
-    """
-    layers = sorted({host.layer for host in hosts})
-    first = pattern.partition(".")[0]
-    if first in layers:
-        names = [host.name for host in hosts if host.layer == first]
-        return f"the hosts of this layer are {_format_names(names)}"
-    near = difflib.get_close_matches(first, layers, n=1)
-    meant = f"did you mean {near[0]}.*? " if near else ""
-    return (
-        f"{meant}the layers are {_format_names(layers)}; write for example {(near or layers)[0]}.*"
-    )
-
-
-def _format_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from laggard.core.edits import remove_key, write_value
 from laggard.core.errors import Problem
 from laggard.core.hosts import Host, select_hosts
 from laggard.core.yaml_source import YamlSource
@@ -48,8 +49,10 @@ def memory_problems(
                 f"a worker needs at least {LEAST_WORKER_BYTES >> 20} MiB of memory to"
                 f" start{several}"
             )
-            fix = f"raise the limit to at least {most * LEAST_WORKER_BYTES >> 20}MiB"
-            yield source.locate_problem(("deterministic", i, "memory"), needed, fix)
+            least = f"{most * LEAST_WORKER_BYTES >> 20}MiB"
+            key = ("deterministic", i, "memory")
+            fix = write_value(key, least, f"raise the limit to at least {least}")
+            yield source.locate_problem(key, needed, fix)
 
 
 def memory_warnings(
@@ -65,7 +68,8 @@ def memory_warnings(
     )
     for i, entry in _list_limited_rules(heterogeneity):
         if {host.name for host in select_hosts(entry.hosts, hosts)}.isdisjoint(workers):
-            yield source.locate_problem(("deterministic", i, "memory"), rule)
+            key = ("deterministic", i, "memory")
+            yield source.locate_problem(key, rule, remove_key(key))
 
 
 def _list_limited_rules(heterogeneity: Heterogeneity) -> Iterator[tuple[int, HostRule]]:

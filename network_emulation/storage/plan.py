@@ -89,7 +89,7 @@ def storage_warnings(
         names = {host.name for host in select_hosts(entry.hosts, hosts)}
         for name in list_written_limits(entry):
             if names.isdisjoint(workers):
-                yield source.locate_problem((section, i, KEYS[name]), rule)
+                yield source.locate_problem((section, i, KEYS[name]), rule, "remove it")
             elif name.startswith("write") and names.isdisjoint(writers):
                 yield source.locate_problem((section, i, KEYS[name]), *_NOTHING_WRITTEN)
 

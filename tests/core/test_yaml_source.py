@@ -10,16 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.units import DelayWithUnitMs
-from laggard.core.yaml_source import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    YamlSource,
-    YamlValue,
-    parse_yaml,
-    validate_model,
-)
+from laggard.core.yaml_source import MAX_BYTES, MAX_DEPTH, YamlSource, YamlValue, parse_yaml
 
 
 def _problem(data: bytes | str) -> Problem:
@@ -187,17 +181,17 @@ def _model_problems(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("items:\n  - {delay: 10 parsecs}", 'f:2:13: items.0.delay: "10 parsecs": a delay must be a number with the unit us, ms or s, such as 10ms'),
-        ("items:\n  - {dellay: 1ms}", "f:2:5: items.0: `delay` is missing — add it"),
+        ("items:\n  - {delay: 10 parsecs}", 'f:2:13: items.0.delay: "10 parsecs": a delay must be a number with the unit us, ms or s — write for example 10ms'),
+        ("items:\n  - {dellay: 1ms}", "f:2:6: dellay: unknown key — did you mean `delay`?"),
         ("items:\n  - {delay: 1ms, knd: a}", "f:2:18: knd: unknown key — did you mean `kind`?"),
-        ("items:\n  - {delay: 1ms, zzz: a}", "f:2:18: zzz: unknown key — the keys are delay, kind"),
+        ("items:\n  - {delay: 1ms, zzz: a}", "f:2:18: zzz: unknown key — the keys are delay, kind; remove this one"),
         ("items: []\ncount: 3", "f:2:8: count: 3: a count is even — add one"),
-        ("items: []\nsize: 3", "f:2:1: size: unknown key — the keys are count, items"),
-        ("items: []\ncount: 0", "f:2:8: count: 0: this should be greater than or equal to 1"),
-        ("items: {}", "f:1:8: items: {}: a list is expected here — write `- ` lines, or [one, two]"),
-        ("items:\n  - 5", "f:2:5: items.0: 5: keys with values are expected here — write `key: value` lines, or {key: value}"),
-        ("", "f:1:1: keys with values are expected here — write `key: value` lines, or {key: value}"),
-        ("- a", 'f:1:1: ["a"]: keys with values are expected here — write `key: value` lines, or {key: value}'),
+        ("items: []\nsize: 3", "f:2:1: size: unknown key — the keys are count, items; remove this one"),
+        ("items: []\ncount: 0", "f:2:8: count: 0: this must be at least 1 — write for example 1"),
+        ("items: {}", "f:1:8: items: {}: a list is expected here — write []"),
+        ("items:\n  - 5", "f:2:5: items.0: 5: keys with values are expected here — remove this entry"),
+        ("", "f:1:1: the file: keys with values are expected here — compare it with the same file of a folder that `laggard init` writes"),
+        ("- a", 'f:1:1: ["a"]: keys with values are expected here — compare it with the same file of a folder that `laggard init` writes'),
     ],
 )  # fmt: skip
 def test_model_errors_are_located(text: str, message: str) -> None:

@@ -113,7 +113,7 @@ def test_a_workflow_runs_as_e2clab_runs_it(runner: Runner) -> None:
         roles, networks = enoslib_roles(hosts)
         print([run_workflow(here, here / "workflow.yaml", stage, roles, hosts, here) for stage in ("prepare", "launch")], flush=True)
         try:
-            run_workflow(here, here / "workflow.yaml", "finalize", roles, hosts, here)
+            run_workflow(here, here / "workflow.yaml", "finalize", roles, hosts, here, log=here / "failed.jsonl")
         except LaggardError as error:
             print("LaggardError:", error, flush=True)
     inside(function)
@@ -127,8 +127,19 @@ def test_a_workflow_runs_as_e2clab_runs_it(runner: Runner) -> None:
         assert (runner.folder / f"{name}.said").read_text() == f"2_1_{number} 10.77.0.1 True"
     said = result.stdout.partition("LaggardError:")[2]
     assert "stage `finalize`" in said
-    assert "edge.trainer.1.1: task `shell` failed" in said
-    assert "broken" in said
+    assert said.rstrip().splitlines()[1:] == [
+        "  command: echo broken >&2; exit 3",
+        "  last lines:",
+        "    broken",
+        f"  full record: {runner.folder / 'failed.jsonl'}",
+    ]
+    assert "edge.trainer.1.1, edge.trainer.1.2: task `shell` failed with exit status 3" in said
+    assert "Failed hosts" not in result.stderr
+    records = (runner.folder / "failed.jsonl").read_text().splitlines()
+    assert sorted(json.loads(record)["host"] for record in records) == [
+        "edge.trainer.1.1",
+        "edge.trainer.1.2",
+    ]
 
 
 def test_an_empty_workflow_imports_nothing(own_runner: Runner) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.corrections.model_problems import validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.layers_services.e2clab.manager_support import G5K, LOCAL, SSH
 from laggard.layers_services.e2clab.managers import manager_problems
 from laggard.layers_services.model import LayersServices
@@ -117,7 +118,8 @@ HEAD = """
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
     from laggard.core.run_schema import ReservedJob
-    from laggard.core.yaml_source import parse_yaml, validate_model
+    from laggard.core.corrections.model_problems import validate_model
+    from laggard.core.yaml_source import parse_yaml
 
     here = Path.cwd()
     layers = validate_model(parse_yaml((here / "layers_services.yaml").read_bytes(), "layers"), LayersServices)

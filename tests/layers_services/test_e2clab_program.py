@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.yaml_source import validate_model
+from laggard.core.corrections.model_problems import validate_model
 from laggard.layers_services.e2clab.program import (
     MOST_COMMAND,
     PlannedProgram,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from laggard.core.yaml_source import validate_model
+from laggard.core.corrections.model_problems import validate_model
 from laggard.layers_services.e2clab.services import registered_classes, service_warnings
 from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import LayersServices
@@ -60,8 +60,8 @@ HEAD = """
     from laggard.layers_services.local import (namespaces, sandbox); from laggard.core import (linux)
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices
-    from laggard.core.yaml_source import validate_model
     from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
+    from laggard.core.corrections.model_problems import validate_model
 
     here = Path.cwd()
 

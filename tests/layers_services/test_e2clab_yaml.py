@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import Problem, ScenarioError
-from laggard.core.yaml_source import MAX_DEPTH, YamlValue, validate_model
+from laggard.core.yaml_source import MAX_DEPTH, YamlValue
 from laggard.layers_services.e2clab.yaml_files import (
     MAX_CHARACTERS,
     MAX_VALUES,
@@ -228,8 +229,8 @@ def test_every_value_has_its_place() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("walltime: 10:00:00", 'f:1:25: environment.walltime: 36000: this should be a valid string — E2Clab reads 10:00:00 as the number 36000; write "10:00:00", with the quotes'),
-        ("job_name: on", 'environment.job_name: true: this should be a valid string — E2Clab reads on as the value true; write "on", with the quotes'),
+        ("walltime: 10:00:00", 'f:1:25: environment.walltime: 36000: a walltime must be hh:mm:ss and at most 23:59:59, as in E2Clab — E2Clab reads 10:00:00 as the number 36000; write "10:00:00", with the quotes'),
+        ("job_name: on", 'environment.job_name: true: this must be text — E2Clab reads on as the value true; write "on", with the quotes'),
         ("job_name: 2026-01-02", 'E2Clab reads 2026-01-02 as the date 2026-01-02; write "2026-01-02", with the quotes'),
         ('walltime: "25:00:00"', "a walltime must be hh:mm:ss and at most 23:59:59"),
     ],
@@ -269,7 +270,7 @@ ORACLE = """
     from e2clab.config import InfrastructureConfig
     from e2clab.utils import load_yaml_file
     from e2clab.managers import Managers
-    from laggard.core.yaml_source import validate_model
+    from laggard.core.corrections.model_problems import validate_model
     from laggard.layers_services.e2clab.managers import list_managers
     from laggard.layers_services.e2clab.services import _build_metadata, _number_services
     from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.corrections.model_problems import validate_model
+from laggard.core.edits import apply_edits
 from laggard.core.errors import ScenarioError
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.layers_services.compile import compile_hosts, role_names
 from laggard.layers_services.g5k.description import describe_g5k
 from laggard.layers_services.g5k.plan import plan_g5k
@@ -21,6 +24,7 @@ from laggard.layers_services.g5k.reference import (
 )
 from laggard.layers_services.g5k.request import G5kOptions, G5kPlan, parse_job, seconds_of
 from laggard.layers_services.model import LayersServices
+from tests.layers_services.g5k_servers import EXCERPT, describe_node, plan_hardware
 
 steady = settings(derandomize=True, deadline=None)
 NIGHT = datetime(2026, 11, 23, 20, tzinfo=ZoneInfo("Europe/Paris"))
@@ -215,7 +219,7 @@ ENVIRONMENT = "    cluster: gros\n    job_type: [exotic]\n"
         ),
         (
             "gros-7.nancy", "gros-125.nancy",
-            [f"{HERE}:13:31: gros-125.nancy.grid5000.fr: gros has the nodes 1-124 — such as gros-124.nancy.grid5000.fr"],
+            [f"{HERE}:13:31: gros-125.nancy.grid5000.fr: gros has the nodes 1-124 — write gros-124.nancy.grid5000.fr, for example"],
         ),
         (
             "gros-7.nancy", "gros-7.lyon",
@@ -234,7 +238,7 @@ ENVIRONMENT = "    cluster: gros\n    job_type: [exotic]\n"
         (
             "gros-7.nancy.grid5000.fr", "grosse-7.nancy.grid5000.fr",
             [(f"{HERE}:13:31: grosse-7.nancy.grid5000.fr: Grid'5000 has no cluster `grosse`"
-             " (reference data of 2026-03-23) — the most similar name is `gros`, 124 nodes at nancy")],
+             " (reference data of 2026-03-23) — the most similar name is `gros`, 124 nodes at nancy; write gros-7.nancy.grid5000.fr, for example")],
         ),
         (
             "gros-5.nancy", "gros-7.nancy",
@@ -349,6 +353,39 @@ def test_jobs_as_written(text: str, parsed: tuple[str, int] | None) -> None:
     assert parse_job(text) == parsed
 
 
+@pytest.mark.parametrize(
+    ("settings", "service"),
+    [
+        ("cluster: gross", "quantity: 1"),
+        ("cluster: zzzzzz", "quantity: 1"),
+        ("cluster: gros", "cluster: parasillo"),
+        ("cluster: gros", "servers: [gros-1]"),
+        ("cluster: gros", "servers: [gros-999]"),
+        ("cluster: gros", "servers: [somewhere]"),
+        ("cluster: gros", "servers: [gros-1.lyon.grid5000.fr]"),
+        ("cluster: gros", "servers: [gros-999.nancy.grid5000.fr]"),
+        ("cluster: gros", "servers: [grosso-1.nancy.grid5000.fr]"),
+        ("cluster: gros", "cluster: graffiti"),
+        ("cluster: gemini", "quantity: 1"),
+        ("cluster: gros, walltime: '00:00:00'", "quantity: 1"),
+        ("cluster: gros, reservation: '2026-13-41 25:00:00'", "quantity: 1"),
+        ("cluster: gros, job_type: [deploy]", "quantity: 1"),
+    ],
+)
+def test_the_suggested_fix_of_a_refused_plan_is_accepted(settings: str, service: str) -> None:
+    text = (
+        f"environment: {{g5k: {{{settings}}}}}\n"
+        f"layers: [{{name: edge, services: [{{name: trainer, {service}}}]}}]\n"
+    )
+    source = parse_yaml(text, "layers_services.yaml")
+    with pytest.raises(ScenarioError) as caught:
+        plan(text)
+    (problem,) = caught.value.problems
+    assert all(str(edit.value).strip("[]'") in problem.fix for edit in problem.edits)
+    corrected = apply_edits(source.value, problem.edits)
+    plan(json.dumps(corrected))
+
+
 @steady
 @given(st.sets(st.integers(1, 200)))
 def test_node_numbers_keep(numbers: set[int]) -> None:
@@ -361,10 +398,16 @@ def test_the_shipped_reference_is_consistent() -> None:
     assert len(known.commit) == 40
     for cluster in known.clusters:
         assert cluster.nodes > 0
-        assert cluster.cores > 0
-        assert cluster.memory_gib > 0
-        assert cluster.ethernet_gbps > 0
-        assert cluster.ethernets > 0
+        for hardware in cluster.hardware:
+            assert hardware.cores > 0
+            assert hardware.memory_gib > 0
+            assert hardware.ethernet_gbps > 0
+            assert hardware.ethernets > 0
+        numbered = [n for each in cluster.hardware for n in spelled_out(each.numbers)]
+        assert len(set(numbered)) == len(numbered) == cluster.nodes
+        # Usage rules count the nodes of a cluster as equal.
+        assert len({hardware.cores for hardware in cluster.hardware}) == 1
+        assert len({hardware.architecture for hardware in cluster.hardware}) == 1
         assert cluster.queues
         numbers = spelled_out(cluster.numbers)
         assert parse_server(cluster.server(numbers[0])) == (cluster.name, numbers[0], cluster.site)
@@ -389,15 +432,14 @@ def test_the_shipped_reference_is_consistent() -> None:
         ),
         (
             "chifflot",
-            {"site": "lille", "nodes": 8, "cores": 24, "memory_gib": 192, "exotic": False},
+            {"site": "lille", "nodes": 8, "has_gpus": True, "exotic": False},
         ),
         (
             "graffiti",
             {"site": "nancy", "nodes": 12, "numbers": "1-11,13", "queues": ("abaca", "production")},
         ),
-        ("parasilo", {"site": "rennes", "nodes": 25, "architecture": "x86_64", "gpus": None}),
+        ("parasilo", {"site": "rennes", "nodes": 25, "architecture": "x86_64", "has_gpus": False}),
         ("estats", {"site": "toulouse", "nodes": 12, "architecture": "aarch64", "exotic": True}),
-        ("grvingt", {"site": "nancy", "omnipath_gbps": 100.0, "infiniband_gbps": 0.0}),
     ],
 )
 def test_facts_of_some_clusters(name: str, facts: dict[str, object]) -> None:
@@ -417,6 +459,79 @@ def test_longest_walltimes_of_the_production_queue() -> None:
         0,
     ]
     assert [graffiti.nodes_for(hours * 3600) for hours in (24, 25, 49, 169)] == [12, 9, 6, 0]
+
+
+NODES = json.loads(EXCERPT.read_text(encoding="utf-8"))["nodes"]
+
+
+@pytest.mark.parametrize("server", sorted(NODES))
+def test_a_named_server_has_the_hardware_of_its_own_document(server: str, tmp_path: Path) -> None:
+    assert plan_hardware(tmp_path, server, NODES[server]) == describe_node(NODES[server])
+
+
+MIXED = """\
+environment:
+  g5k: {queue: production}
+layers:
+- {name: edge, services: [{name: trainer, SERVERS}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("servers", "hardware"),
+    [
+        (
+            "servers: [graffiti-13.nancy.grid5000.fr, graffiti-2.nancy.grid5000.fr]",
+            (
+                "graffiti-{2}: 16 cores, 128 GiB, 4 x GeForce RTX 2080 Ti, 10 Gbit/s, x86_64,"
+                " metered; graffiti-{13}: 16 cores, 128 GiB, 4 x Quadro RTX 6000, 10 Gbit/s,"
+                " x86_64, metered"
+            ),
+        ),
+        (
+            "cluster: abacus22",
+            (
+                "abacus22-{1-2}: 48 cores, 512 GiB, 3 x A40, 10 Gbit/s, x86_64; abacus22-{3}: 48"
+                " cores, 512 GiB, 1 x A40, 10 Gbit/s, x86_64"
+            ),
+        ),
+    ],
+)
+def test_nodes_that_differ_are_described_one_by_one(servers: str, hardware: str) -> None:
+    described = describe_g5k(plan(MIXED.replace("SERVERS", servers)), NIGHT)
+    assert [machines.hardware for machines in described.machines] == [hardware]
+
+
+@pytest.mark.parametrize(
+    ("env_name", "version"),
+    [
+        ("debian10-nfs", "3.7"),
+        ("debian10-x64-big", "3.7"),
+        ("debian11-min", "3.9"),
+        ("ubuntu2204-nfs", "3.10"),
+        ("centos8-min", "3.6"),
+        ("debian12-nfs", ""),
+        ("ubuntu2404-min", ""),
+        ("debian13-nfs", ""),
+        ("my-own-system", ""),
+    ],
+)
+@pytest.mark.parametrize("by_option", [False, True])
+def test_a_system_without_a_python_for_workers_is_reported(
+    env_name: str, version: str, by_option: bool
+) -> None:
+    setting = "" if by_option else f", env_name: {env_name}, job_type: [deploy]"
+    text = GOOD.replace("    job_type: [exotic]\n", "").replace(
+        "  g5k:\n    cluster: gros\n", f"  g5k: {{cluster: gros{setting}}}\n"
+    )
+    options = G5kOptions(env_name=env_name if by_option else None, job_types=("exotic",))
+    warnings = describe_g5k(plan(text, options), NIGHT).warnings
+    assert len(warnings) == bool(version)
+    rule = f"this system has Python {version}, and workers need Python 3.11 to 3.13"
+    place = "--env-name" if by_option else "layers_services.yaml:3:34"
+    assert [w for w in warnings if w.startswith(place) and rule in w and "debian12-nfs" in w] == [
+        *warnings
+    ]
 
 
 def test_the_description_as_text() -> None:

@@ -173,7 +173,7 @@ def test_the_same_name_with_another_port_is_another_machine() -> None:
         ("machines: []\n", "the inventory lists no machine"),
         ("machines: {}\n", "a list is expected here"),
         ("- {ssh: node1}\n", "keys with values are expected here"),
-        ("machines: [{ssh: node1}]\nmachine: 1\n", "did you mean `machines`?"),
+        ("machines: [{ssh: node1}]\nmachine: 1\n", "the keys are machines; remove this one"),
         ("machines: [{ssh: node1}, {ssh: a b}, {port: 0}]\n", "a machine is a host name"),
     ],
 )

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import ScenarioError
-from laggard.core.yaml_source import YamlValue, validate_model
+from laggard.core.yaml_source import YamlValue
 from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import MAX_HOSTS, LayersServices, Workflow
 
@@ -64,7 +65,7 @@ def test_a_good_file() -> None:
         ("name: Trainer", "name: -rf", "a name has 1 to 63 characters"),
         ("name: Trainer", "name: é", "a name has 1 to 63 characters"),
         ("name: Trainer", f"name: {'a' * 64}", "1 to 63 characters"),
-        ("name: Trainer", "name: 3", "a name should be a string"),
+        ("name: Trainer", "name: 3", "a name has 1 to 63 characters"),
         ("name: cloud", "name: all", "Ansible has a group of this name"),
         ("name: edge", "name: Cloud", 'layers.1.name: "Cloud": two layers have this name'),
         ("roles: [monitoring]", 'roles: ["a b"]', "a name has 1 to 63 characters"),
@@ -79,7 +80,11 @@ def test_a_good_file() -> None:
         ("job_type: [allow_classic_ssh]", "env_name: debian11", "requires job type `deploy`"),
         ("cluster: paradoxe", "clutser: paradoxe", "unknown key"),
         ("kwollect:", "kwolect:", "unknown key"),
-        ("services:\n  - {name: Trainer", "service:\n  - {name: Trainer", "`services` is missing"),
+        (
+            "services:\n  - {name: Trainer",
+            "service:\n  - {name: Trainer",
+            "did you mean `services`?",
+        ),
     ],
 )
 def test_nonsense_is_refused_with_its_place(old: str, new: str, said: str) -> None:

@@ -72,8 +72,8 @@ def test_a_set_of_variables_reaches_launch_and_finalize(runner: Runner) -> None:
     [
         (SETS, "slow", None),
         (SETS, "Slow", "did you mean `slow`?"),
-        (SETS, "other", "existing sets: slow, fast"),
-        ("{}", "fast", "existing sets: none"),
+        (SETS, "other", "use slow, fast"),
+        ("{}", "fast", "add a set of this name"),
         ("fast: 3", "fast", "keys with values are expected here"),
         ("fast: {rates: [1]}", "fast", "workflow_env.yaml:1:15"),
         (None, "fast", "the file does not exist"),

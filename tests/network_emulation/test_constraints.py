@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.virtual_time import Dilation
-from laggard.core.yaml_source import YamlSource, parse_yaml, validate_model
+from laggard.core.yaml_source import YamlSource, parse_yaml
 from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.links.link_warnings import link_warnings
 from laggard.network_emulation.links.plan_links import (
@@ -140,7 +141,7 @@ def test_jitter_has_a_distribution() -> None:
         '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: normal}]}',
     ).pairs
     assert set(pairs.values()) == {Constraint(10.0, 2.0, 100.0, distribution="normal")}
-    with pytest.raises(ScenarioError, match="'uniform', 'normal' or 'pareto'"):
+    with pytest.raises(ScenarioError, match="must be uniform, normal or pareto"):
         plan(
             network,
             '{deterministic: [{src: "edge.*", dst: "fog.*", jitter: 2ms, distribution: gauss}]}',
@@ -160,10 +161,10 @@ def test_bursts_are_of_the_loss_that_the_rules_give() -> None:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ('{src: "edge.*", dst: "fog.*", burst: 0.5}', "greater than or equal to 1"),
-        ('{src: "edge.*", dst: "fog.*", burst: 5 packets}', "valid number"),
+        ('{src: "edge.*", dst: "fog.*", burst: 0.5}', "at least 1"),
+        ('{src: "edge.*", dst: "fog.*", burst: 5 packets}', "must be a number"),
         ('{src: "edge.*", dst: "fog.*"}', "add jitter or burst"),
-        ('{src: "edge.*", dst: "fog.*", distribution: normal}', "add `jitter:`"),
+        ('{src: "edge.*", dst: "fog.*", distribution: normal}', "add `jitter: 0ms`"),
         ('{src: "edge.*", dst: "fog.*", burst: 3}', "3 packets is too short for a loss of 80 % from edge.trainer.1.1 to fog.trainer.1.1"),
     ],
 )  # fmt: skip
@@ -200,7 +201,7 @@ dynamic:
     [
         ("down: true, loss: 5%", "a link that is down loses every packet"),
         ("down: true, profile: lte", "a link that is down loses every packet"),
-        ("down: false", "this should be True"),
+        ("down: false", "this must be True"),
         ("symmetric: true", "add delay, rate, loss, jitter, profile or down"),
     ],
 )
@@ -336,8 +337,8 @@ def test_warnings_name_bare_groups_and_tiers_without_a_rule() -> None:
     shown = [str(w) for w in link_warnings(planned, read[0], read[1], talking, read[2], read[3])]
     assert shown == [
         (
-            "network.yaml:2:11: edge: in E2Clab, a bare group name means only the first host of the"
-            " group — write edge.* for all of its hosts"
+            "network.yaml:2:11: edge: edge alone means only its first host, as in E2Clab — to name"
+            " all its hosts, write edge.*"
         ),
         (
             "network.yaml:2:3: fog to edge: 1 of 1 host pairs exchange training traffic over a link"

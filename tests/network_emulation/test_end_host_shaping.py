@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.link_plan import AccessLink, LinkPlan, SharedLink
 from laggard.network_emulation.links.end_host_shaping import (
     EgressLimit,

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.links.link_matrix import MatrixCell, parse_matrix
 from laggard.network_emulation.links.plan_links import Constraint, LinkPlan, plan_links
 from laggard.network_emulation.model import Heterogeneity, Network

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
 from laggard.network_emulation.memory.watch import (

@@ -10,8 +10,9 @@ from e2clab.schemas.network_schema import NetworkValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import ScenarioError
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.model import (
     Heterogeneity,
     HostRule,
@@ -68,16 +69,16 @@ def test_a_file_may_have_no_rules(text: str) -> None:
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
-        ("delay: 10 parsecs", "delay must be a number"),
-        ("delay: 10", "E2Clab requires a text"),
-        ("delay: -3ms", "delay must be a number"),
+        ("delay: 10 parsecs", "a delay must be text with a number"),
+        ("delay: 10", "a delay must be text"),
+        ("delay: -3ms", "a delay must be text with a number"),
         ("rate: 0mbit", "positive number"),
         ("rate: fast", "positive number"),
         ("loss: 101%", "from 0% to 100%"),
-        ("loss: 0.05", "E2Clab requires a text"),
-        ("symmetric: 1", "boolean"),
+        ("loss: 0.05", "a loss must be text"),
+        ("symmetric: 1", "must be true or false"),
         ("lost: 5%", "unknown key"),
-        ("src: 'edge; reboot'", "pattern"),
+        ("src: 5", "must be text"),
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(field: str, expected: str) -> None:
@@ -165,16 +166,16 @@ def test_no_heterogeneity_is_homogeneous(text: str) -> None:
         ('deterministic:\n  - {src: "edge.*", jitter: 2ms}', (2, 5), "`dst` is missing"),
         ('deterministic:\n  - {src: "a", dst: "b", delay: 2ms}', (2, 26), "unknown key"),
         ('deterministic:\n  - {src: "a", dst: "b"}', (2, 5), "add jitter or burst"),
-        ('dynamic:\n  - {at: 1s, for: 0s, hosts: "a", cpu: 5%}', (2, 5), "must be greater than 0"),
+        ('dynamic:\n  - {at: 1s, for: 0s, hosts: "a", cpu: 5%}', (2, 19), "must be greater than 0"),
         ('dynamic:\n  - {at: 1s, hosts: "a", cpu: 5%}', (2, 5), "`for` is missing"),
         (
             'dynamic:\n  - {at: 1s, for: 1s, src: "a", dst: "b"}',
             (2, 5),
-            "delay, rate, loss, jitter or profile",
+            "delay, rate, loss, jitter, profile or down",
         ),
         (
             'dynamic:\n  - {random: {every: 5s, for: 5s, seed: 1}, hosts: "a", cpu: 5%}',
-            (2, 14),
+            (2, 22),
             "shorter than",
         ),
         ('dynamic:\n  - {trace: ../x.csv, src: "a", dst: "b"}', (2, 13), "inside the scenario"),

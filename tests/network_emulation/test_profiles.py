@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.dynamics.changes import Overlay, TimedChange
 from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.jitter import delay_grid_ms
@@ -127,7 +128,7 @@ def test_entries_hold_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("rest", "expected"),
     [
-        ('src: "edge.*", dst: "fog.*", profile: 6g', "the profiles are lan, metro, wan, dsl, lte, nr5g, wifi, lora, satellite"),
+        ('src: "edge.*", dst: "fog.*", profile: 6g', "use lan, metro, wan, dsl, lte, nr5g, wifi, lora, satellite"),
         ('src: "edge.*", dst: "fog.*", profile: wify', "did you mean `wifi`?"),
         ('src: "edge.*", dst: "fog.*", profile: lte, symmetric: true', "in both directions"),
         ('src: "edge.*", dst: "fog.*", profile: lte, rate: 1mbit', "defines the whole link"),

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.emulated_drive import DriveCounters, DriveLimits
 from laggard.core.errors import EmulationError
 from laggard.core.hosts import Host
 from laggard.core.virtual_time import Dilation
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.model import Heterogeneity
 from laggard.network_emulation.storage import measure
 from laggard.network_emulation.storage.drives import DriveSet

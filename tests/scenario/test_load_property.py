@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from laggard.cli.main import main
 from laggard.core.yaml_source import YamlValue, parse_yaml
 from laggard.scenario import files
 from laggard.scenario.files import dump_yaml
@@ -25,6 +28,10 @@ FACTOR = int(os.environ.get("LAGGARD_EXPLORE", "1"))
 """How many times more examples than usual, new ones each time."""
 
 Path_ = tuple[str | int, ...]
+
+RAW = ("Input ", "Input:", "String should", "Value error", "Field required", "validation error",
+       "should be", "match pattern", "dictionary", "Traceback", "pydantic")  # fmt: skip
+"""Phrases of pydantic, which no user should have to read."""
 
 
 def _paths(value: YamlValue, at: Path_ = ()) -> Iterator[Path_]:
@@ -90,6 +97,11 @@ def _judge(files: dict[str, str], *overrides: str) -> None:
         assert problem.path
         assert problem.rule
         assert str(problem).isprintable()
+        assert not any(phrase in str(problem) for phrase in RAW), problem
+        # Whole files, options and text that is no YAML have no value of their own.
+        if problem.line and "not YAML" not in problem.rule:
+            assert problem.value, problem
+            assert problem.fix, problem
 
 
 def _explored(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -175,6 +187,28 @@ def test_overrides(place: tuple[str, Path_], value: YamlValue, noise: str) -> No
     name, path = place
     key = ".".join(map(str, (name, *path)))
     _judge(FILES, f"{key}{noise}={value}")
+
+
+@_explored(40)
+@given(
+    name=st.sampled_from(sorted(FILES)),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), TOKENS), min_size=1, max_size=4),
+)
+def test_the_command_prints_nothing_but_problems(
+    name: str, edits: list[tuple[float, int, str]]
+) -> None:
+    text = FILES[name]
+    for where, length, token in edits:
+        at = int(where * len(text))
+        text = text[:at] + token + text[at + length :]
+    write(Path("mine"), FILES | {name: text})
+    result = CliRunner().invoke(main, ["check", "mine"])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert result.exit_code in (0, 2)
+    assert not any(phrase in result.output for phrase in RAW)
+    if result.exit_code:
+        for line in result.stderr.splitlines():
+            assert re.match(r"mine/\w+\.yaml:\d+:\d+: .+ — .+", line), line
 
 
 @pytest.mark.parametrize("files", list(itertools.combinations(sorted(FILES), 2)))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import InputError, ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import parse_yaml, validate_model
+from laggard.core.yaml_source import parse_yaml
 from laggard.workloads.plan import (
     WorkerPlan,
     join_exchange,
@@ -59,7 +60,7 @@ def test_a_model_and_a_dataset_are_enough() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model": "resnet9"}, "mlp, cnn, resnet8, resnet18, vgg11, transformer"),
+        ({"model": "zzz"}, "mlp, cnn, resnet8, resnet18, vgg11, transformer"),
         ({"model": "os.system"}, "no such model"),
         ({"model": 3}, "string"),
         ({"dataset": "mnist"}, "digits, synthetic, cifar10, image_folder"),
@@ -73,7 +74,7 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"strategy": {"name": "alreduce"}}, "no such strategy — did you mean `allreduce`?"),
         ({"strategy": ["allreduce"]}, "valid dictionary"),
         ({"strategy": {"name": "local_sgd", "steps": 0}}, "greater than or equal to 1"),
-        ({"strategy": {"name": "hierarchical", "tier_steps": 9}}, "raise wan_steps"),
+        ({"strategy": {"name": "hierarchical", "tier_steps": 9}}, "write `wan_steps: 9` or more"),
         ({"strategy": {"name": "diloco", "outer_momentum": 1}}, "less than 1"),
         ({"strategy": {"compress": "zip"}}, "no such compression — use topk, powersgd, fp16"),
         ({"strategy": {"compress": {"name": "topk", "fraction": 0}}}, "greater than 0"),
@@ -99,7 +100,7 @@ def test_a_model_and_a_dataset_are_enough() -> None:
         ({"optimizer": "lion"}, "'sgd', 'adam' or 'adamw'"),
         ({"stop": {}}, "at least one of accuracy, steps and time"),
         ({"stop": {"accuracy": 95}}, "less than or equal to 1"),
-        ({"stop": {"time": "0s"}}, "positive duration"),
+        ({"stop": {"time": "0s"}}, "end training at once"),
         ({"stop": {"time": "ten minutes"}}, "a duration must be a number"),
         ({"stop": {"epochs": 3}}, "Extra inputs"),
         ({"placement": {"workers": []}}, "at least 1 item"),
@@ -145,8 +146,8 @@ def test_a_refusal_points_at_the_place() -> None:
             (3, 12),
             "unknown key — the keys are balanced_batches, compress, name, trace_buckets",
         ),
-        ("{name: local_sgd, steps: often}", (3, 36), "integer"),
-        ("{name: hierarchical, tier_steps: 9}", (3, 44), "raise wan_steps"),
+        ("{name: local_sgd, steps: often}", (3, 36), "a whole number"),
+        ("{name: hierarchical, tier_steps: 9}", (3, 44), "write `wan_steps: 9` or more"),
         ("{balanced_batches: {evry: 4}}", (3, 31), "evry: unknown key — did you mean `every`?"),
         ("balanced_batch", (3, 11), "no such strategy — did you mean `balanced_batches`?"),
         (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
-from pydantic_core import PydanticCustomError
 
-from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.names import suggest_name
 from laggard.workloads.specification.section import NameOrMapping, Section, named
 
 FIRST_POWERSGD_STEP = 2
@@ -57,19 +56,16 @@ def parse_compression(value: object) -> object:
     """Convert the value of `compress:` to a mapping with a known name.
 
     Raises:
-        PydanticCustomError: there is no compression with this name.
+        ValueError: there is no compression with this name.
     """
     mapping = named(value)
     if not isinstance(mapping, dict):
         return value
     name = mapping.get("name")
     if name not in COMPRESSION_NAMES:
-        near = difflib.get_close_matches(str(name), COMPRESSION_NAMES, n=1)
-        fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(COMPRESSION_NAMES)}"
-        place = ("name",) if isinstance(value, dict) and name is not None else ()
-        raise PydanticCustomError(
-            "unknown_compression", "no such compression — {fix}", {"fix": fix, ERROR_SUBKEY: place}
-        )
+        place = ("name",) if isinstance(value, dict) else ()
+        advice = suggest_name(name, COMPRESSION_NAMES, place)
+        raise broken_rule("no such compression", advice, place if name is not None else ())
     return mapping
 
 

@@ -11,6 +11,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import remove_key
 from laggard.core.hosts import Host, select_hosts
 from laggard.core.units import DurationS
 from laggard.workloads.specification.section import Section
@@ -34,7 +36,10 @@ class ChurnEntry(Section):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.leaves is None) == (self.joins is None):
-            raise ValueError("an entry must have either `leaves` or `joins` — give one of them")
+            rule = "an entry must have either `leaves` or `joins`"
+            if self.joins is None:
+                raise broken_rule(rule, remove_key((), "give one of them, or remove this entry"))
+            raise broken_rule(rule, remove_key(("joins",), "give one of them: remove `joins`"))
         return self
 
     @property

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.names import suggest_name
 from laggard.workloads.specification.callables import is_callable_name
 from laggard.workloads.specification.section import Section
 
@@ -87,9 +89,8 @@ class OwnDataset(Section):
     @classmethod
     def _is_callable(cls, name: str) -> str:
         if not is_callable_name(name):
-            raise ValueError(
-                f"no such dataset — use {', '.join(DATASET_NAMES)} or package.module:callable"
-            )
+            advice = suggest_name(name, DATASET_NAMES, also="package.module:callable")
+            raise broken_rule("no such dataset", advice)
         return name
 
 

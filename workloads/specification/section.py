@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
-from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import rename_key
 
 StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -31,8 +32,10 @@ class Section(BaseModel):
     def _refuse_renamed_keys(cls, value: object) -> object:
         renamed = cls.RENAMED.keys() & value.keys() if isinstance(value, dict) else ()
         for key in sorted(renamed):
-            rule = f"`{key}` is now called `{cls.RENAMED[key]}` — write {cls.RENAMED[key]}"
-            raise PydanticCustomError("renamed_key", rule, {ERROR_SUBKEY: (key,)})
+            name = cls.RENAMED[key]
+            written = value[key] if isinstance(value, dict) else None
+            advice = rename_key((key,), name, written, f"write {name}")
+            raise broken_rule(f"`{key}` is now called `{name}`", advice, (key,))
         return value
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import remove_key, write_value
 from laggard.core.units import DurationS
 from laggard.workloads.specification.section import Section
 
@@ -14,6 +16,9 @@ OPTIMIZER_NAMES = ("sgd", "adam", "adamw")
 
 def _to_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+_Pattern = Annotated[str, Field(examples=["all", "edge.*"])]
 
 
 class OptimizerSpec(Section):
@@ -37,7 +42,8 @@ class OptimizerSpec(Section):
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> Self:
         if self.name != "sgd" and self.momentum is not None:
-            raise ValueError(f"{self.name} has no momentum — remove the key, or use sgd")
+            advice = remove_key(("momentum",), "remove the key, or use sgd")
+            raise broken_rule(f"{self.name} has no momentum", advice, ("momentum",))
         return self
 
 
@@ -47,7 +53,7 @@ class Placement(Section):
     A ring's latency depends on that order.
     """
 
-    workers: Annotated[tuple[str, ...], BeforeValidator(_to_list)] = Field(
+    workers: Annotated[tuple[_Pattern, ...], BeforeValidator(_to_list)] = Field(
         default=("all",),
         min_length=1,
         description="patterns of the hosts that train, such as edge.*; ranks are in this order",
@@ -55,7 +61,7 @@ class Placement(Section):
     per_host: int = Field(
         default=1, ge=1, le=64, description="number of workers on each of these hosts"
     )
-    server: str | None = Field(
+    server: _Pattern | None = Field(
         default=None,
         description=(
             "pattern of the host for the parameter server, if the strategy has one; the first"
@@ -102,11 +108,9 @@ class Stop(Section):
     @model_validator(mode="after")
     def _require_stopping_rule(self) -> Self:
         if self.accuracy is None and self.steps is None and self.time_s is None:
-            raise ValueError(
-                "training would never end — give at least one of accuracy, steps and time"
-            )
+            text = "give at least one of accuracy, steps and time, for example `steps: 1000`"
+            raise broken_rule("training would never end", write_value(("steps",), 1000, text))
         if self.time_s is not None and self.time_s <= 0:
-            raise ValueError(
-                "a time of zero would end training at once — give a positive duration, as in 10min"
-            )
+            advice = write_value(("time",), "10min", "write for example 10min")
+            raise broken_rule("a time of zero would end training at once", advice, ("time",))
         return self

@@ -6,13 +6,13 @@ entry of `STRATEGIES`.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Annotated, Union, get_args
 
 from pydantic import Discriminator
-from pydantic_core import PydanticCustomError
 
-from laggard.core.yaml_source import ERROR_SUBKEY
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.names import suggest_name
+from laggard.core.edits import remove_key, write_value
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.specification.section import named
 from laggard.workloads.strategies.background.ad_psgd import ADPSGDParameters
@@ -87,7 +87,7 @@ def parse_strategy(value: object) -> object:
     `allreduce` with that compression.
 
     Raises:
-        PydanticCustomError: no strategy has this name, or the strategy cannot balance batches.
+        ValueError: no strategy has this name, or the strategy cannot balance batches.
     """
     if isinstance(value, str) and value in COMPRESSION_NAMES:
         return {"name": "allreduce", "compress": value}
@@ -104,25 +104,18 @@ def parse_strategy(value: object) -> object:
             *SHORTHANDS,
             *(() if isinstance(value, dict) else COMPRESSION_NAMES),
         )
-        near = difflib.get_close_matches(str(name), known, n=1)
-        fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(STRATEGY_NAMES)}"
-        if name in COMPRESSION_NAMES:
-            fix = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
         place = ("name",) if isinstance(value, dict) else ()
-        raise PydanticCustomError(
-            "unknown_strategy", "no such strategy — {fix}", {"fix": fix, ERROR_SUBKEY: place}
-        )
+        advice = suggest_name(name, known, place)
+        if name in COMPRESSION_NAMES and isinstance(value, dict):
+            compression = {**value}
+            text = f"{name} is a compression: write `compress: {{name: {name}, ...}}`"
+            advice = write_value((), {"compress": compression}, text)
+        raise broken_rule("no such strategy", advice, place)
     if mapping.get("balanced_batches") and name not in list_balancing_strategies():
-        rule = (
-            "{name} cannot balance batches: each worker takes an equal share — remove"
-            " balanced_batches, or use {others}"
-        )
-        details = {
-            "name": name,
-            "others": ", ".join(list_balancing_strategies()),
-            ERROR_SUBKEY: ("balanced_batches",),
-        }
-        raise PydanticCustomError("balancing_not_supported", rule, details)
+        rule = f"{name} cannot balance batches: each worker takes an equal share"
+        text = f"remove balanced_batches, or use {', '.join(list_balancing_strategies())}"
+        key = ("balanced_batches",)
+        raise broken_rule(rule, remove_key(key, text), key)
     return {**mapping, "name": name}
 
 

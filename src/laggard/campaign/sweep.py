@@ -27,9 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from laggard.campaign.campaign_state import CampaignState, open_campaign
 from laggard.campaign.run_subprocess import run_in_subprocess
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.files.input_files import read_bounded
 from laggard.core.files.output_files import make_folder, write_text
-from laggard.core.yaml_source import MAX_BYTES, parse_yaml, validate_model
+from laggard.core.yaml_source import MAX_BYTES, parse_yaml
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 log = logging.getLogger(__name__)

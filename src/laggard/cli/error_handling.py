@@ -8,11 +8,12 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import wraps
 from typing import ParamSpec
 
-from laggard.core.disk_space import describe_os_error
 from laggard.core.errors import EXIT_INTERRUPTED, InputError, LaggardError, ScenarioError
+from laggard.core.files.disk_space import describe_os_error
 from laggard.core.text.standard_streams import find_lost_output
 from laggard.core.text.terminal_output import print_text
 
@@ -108,7 +109,7 @@ def to_input_error(error: Exception) -> InputError:
 def print_error(error: LaggardError, *, as_json: bool = False) -> int:
     """Print an error and return its exit status."""
     if as_json:
-        problems = [vars(p) for p in error.problems] if isinstance(error, ScenarioError) else []
+        problems = [asdict(p) for p in error.problems] if isinstance(error, ScenarioError) else []
         document = {"error": str(error), "kind": type(error).__name__, "problems": problems}
         print_text(json.dumps(document, indent=2))
     else:

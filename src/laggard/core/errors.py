@@ -20,7 +20,9 @@ is a bug.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from laggard.core.edits import Edit
 
 EXIT_INTERRUPTED = 130
 """Exit status of a command that a signal ended; shells report SIGINT in the same way."""
@@ -42,7 +44,8 @@ class InputError(LaggardError):
 class Problem:
     """Problem at one place of an input file.
 
-    `line` and `column` count from 1; a line of 0 means that the place is unknown.
+    `line` and `column` count from 1; a line of 0 means that the place is unknown. `edits` are the
+    fix as edits of the file, if a program can apply it.
     """
 
     path: str
@@ -51,6 +54,7 @@ class Problem:
     value: str
     rule: str
     fix: str = ""
+    edits: tuple[Edit, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}:{self.column}" if self.line else self.path

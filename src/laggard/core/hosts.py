@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laggard.core.errors import Problem
 from laggard.core.linear_regex import UnsupportedExpressionError, compile_regex
-from laggard.core.yaml_source import KeyPath, YamlSource
 
 MAX_RULES = 1000
 """Largest number of rules, entries or patterns in one section of a scenario file."""
@@ -83,7 +81,7 @@ def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
     if find_pattern_error(pattern) is not None:
         return ()
     roles = _map_roles_to_first_hosts(hosts)
-    chosen = _select_roles(_split_terms(pattern), roles)
+    chosen = _select_roles(split_terms(pattern), roles)
     names = {roles[role] for role in chosen}
     return tuple(host for host in hosts if host.name in names)
 
@@ -92,7 +90,7 @@ def find_pattern_error(pattern: str) -> str | None:
     """Return the rule that a malformed pattern breaks, as text; None if it is well formed."""
     if len(pattern) > _LONGEST_PATTERN:
         return f"a host pattern must have at most {_LONGEST_PATTERN} characters"
-    terms = _split_terms(pattern)
+    terms = split_terms(pattern)
     if "," not in pattern and re.search(r"[\[\]]", _TERM.sub("", pattern)):
         return "the brackets of a host pattern must come in pairs"
     if not terms or any(not term.lstrip("!&").lstrip("~") for term in terms):
@@ -106,11 +104,12 @@ def find_ambiguous_groups(pattern: str, hosts: Sequence[Host]) -> tuple[str, ...
 
     E2Clab uses only the first host of such a group.
     """
-    terms = [term.lstrip("!&") for term in _split_terms(pattern)]
+    terms = [term.lstrip("!&") for term in split_terms(pattern)]
     return tuple(t for t in terms if len([h for h in hosts if t in h.groups]) > 1)
 
 
-def _split_terms(pattern: str) -> tuple[str, ...]:
+def split_terms(pattern: str) -> tuple[str, ...]:
+    """Return the terms of a pattern in lower case."""
     text = pattern.lower()
     # As in Ansible, a colon separates terms only if there is no comma. `_TERM` keeps a colon inside
     # brackets, as in [0:2].
@@ -171,21 +170,3 @@ def _match_roles(term: str, roles: Mapping[str, str]) -> list[str]:
         return found[at:][:1] if -len(found) <= at else []
     # Unlike in Python, the end of a slice is included.
     return found[int(subscript[3]) : int(subscript[4]) + 1 if subscript[4] else None]
-
-
-def check_pattern(
-    source: YamlSource, key: KeyPath, pattern: str, hosts: Sequence[Host]
-) -> Iterator[Problem]:
-    """Yield a problem if a pattern is malformed or matches no host."""
-    yield from check_pattern_syntax(source, key, pattern)
-    if find_pattern_error(pattern) is None and not select_hosts(pattern, hosts):
-        layers = sorted({host.layer for host in hosts})
-        fix = f"the layers are {', '.join(layers[:5])}; write one as {layers[0]}.*"
-        yield source.locate_problem(key, "this pattern matches no host", fix, value=pattern)
-
-
-def check_pattern_syntax(source: YamlSource, key: KeyPath, pattern: str) -> Iterator[Problem]:
-    """Yield a problem if a pattern is malformed."""
-    fault = find_pattern_error(pattern)
-    if fault is not None:
-        yield source.locate_problem(key, fault, "write it like edge.*", value=pattern[:60])

@@ -1,4 +1,4 @@
-"""YAML text as values that know their place in the file, and model errors that report it.
+"""YAML text as values that know their place in the file.
 
 Scenario files may come from strangers. The following are refused before any model sees them: tags,
 anchors and aliases ("billion laughs" bombs), merge keys, duplicate keys, numbers that are not
@@ -9,35 +9,35 @@ have a reader of their own (`layers_services/e2clab/yaml_files.py`).
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from typing import TYPE_CHECKING, TypeVar, get_args
+from datetime import date
+from typing import TYPE_CHECKING
 
+from laggard.core.edits import Correction, KeyPath, YamlScalar, YamlValue
 from laggard.core.errors import Problem, ScenarioError, escape_unprintable
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-    from pydantic_core import ErrorDetails
     from ruamel.yaml.error import StringMark
     from ruamel.yaml.events import Event, ScalarEvent
 
-ERROR_SUBKEY = "at"
-"""Context key of a model's `PydanticCustomError`; its value is the key path below the model."""
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "KeyPath",
+    "YamlScalar",
+    "YamlSource",
+    "YamlValue",
+    "decode_yaml_text",
+    "format_key_value",
+    "parse_yaml",
+]
 
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 32
-
-YamlScalar = None | bool | int | float | str | date
-"""Scalar of either version of YAML. Dates, and keys other than text, exist in YAML 1.1 only."""
-
-KeyPath = tuple[YamlScalar, ...]
-YamlValue = YamlScalar | list["YamlValue"] | dict[YamlScalar, "YamlValue"]
-Model = TypeVar("Model", bound="BaseModel")
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,18 @@ class YamlSource:
     readings: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def locate_problem(
-        self, key: KeyPath, rule: str, fix: str = "", value: str | None = None
+        self, key: KeyPath, rule: str, fix: str | Correction = "", value: str | None = None
     ) -> Problem:
         """Create a `Problem` located at `key`, or at its nearest ancestor in the file."""
-        shown = _format_key_value(key, self.at(key)) if value is None else value
+        shown = format_key_value(key, self.at(key)) if value is None else value
+        advice = fix if isinstance(fix, Correction) else Correction(fix)
         written = tuple(key)
         while written and written not in self.positions and written not in self.origins:
             written = written[:-1]
         if written in self.origins:
-            return Problem(self.origins[written], 0, 0, shown, rule, fix)
+            return Problem(self.origins[written], 0, 0, shown, rule, advice.text, advice.edits)
         line, column = self.positions.get(written, (1, 1))
-        return Problem(self.path, line, column, shown, rule, fix)
+        return Problem(self.path, line, column, shown, rule, advice.text, advice.edits)
 
     def at(self, key: KeyPath) -> YamlValue:
         """Return the value at `key`, or None if the file does not contain it."""
@@ -112,23 +113,6 @@ def parse_yaml(data: bytes | str, path: str) -> YamlSource:
             (Problem(path, 1, 1, "", rule, "look for a wrong escape sequence in quoted text"),)
         ) from error
     return YamlSource(path, reader.value, reader.positions)
-
-
-def validate_model(source: YamlSource, model: type[Model], value: YamlValue = None) -> Model:
-    """Validate the source's value, or `value` if given, as an instance of `model`.
-
-    Raises:
-        ScenarioError: the model reports errors; each becomes a located problem.
-    """
-    from pydantic import ValidationError
-
-    try:
-        return model.model_validate(source.value if value is None else value)
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        raise ScenarioError(
-            tuple(_make_problem(source, model, each) for each in details)
-        ) from error
 
 
 def decode_yaml_text(data: bytes | str, path: str, most: int = MAX_BYTES) -> str:
@@ -207,7 +191,7 @@ class _Reader:
         self._check_node(event)
         if len(key) > MAX_DEPTH:
             raise self._make_error(
-                event, "", f"nested deeper than {MAX_DEPTH} levels", "flatten the file"
+                event, "this value", f"nested deeper than {MAX_DEPTH} levels", "flatten the file"
             )
         self.positions.setdefault(key, _get_position(event))
         if isinstance(event, MappingStartEvent):
@@ -245,7 +229,7 @@ class _Reader:
 
         self._check_node(event)
         if not isinstance(event, ScalarEvent):
-            raise self._make_error(event, "", "a key must be a plain word", "write it as text")
+            raise self._make_error(event, "a key", "a key must be a plain word", "write it as text")
         name = self._read_text(event)
         if name in taken:
             raise self._make_error(
@@ -335,119 +319,8 @@ def _parse_plain_scalar(text: str) -> YamlValue:
     return float(text) if _DECIMAL.fullmatch(text) else text
 
 
-def _make_problem(source: YamlSource, model: type[BaseModel], details: ErrorDetails) -> Problem:
-    """Convert one of pydantic's errors to a located problem in the words of scenario files."""
-    below = details.get("ctx", {}).get(ERROR_SUBKEY, ())
-    key = (*_find_written_key(source, details["loc"], whole=not below), *below)
-    kind = details["type"]
-    if kind == "extra_forbidden":
-        problem = source.locate_problem(
-            key, "unknown key", _suggest_key(model, details["loc"]), value=str(key[-1])
-        )
-        place = source.positions.get((*key, "#key"))
-        if place is None or problem.line == 0:
-            return problem
-        return Problem(problem.path, *place, problem.value, problem.rule, problem.fix)
-    if kind == "missing":
-        return source.locate_problem(
-            key[:-1],
-            f"`{details['loc'][-1]}` is missing",
-            "add it",
-            value=_format_key_value(key[:-1], None),
-        )
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return source.locate_problem(
-            key, "keys with values are expected here", "write `key: value` lines, or {key: value}"
-        )
-    if kind in ("tuple_type", "list_type"):
-        return source.locate_problem(
-            key, "a list is expected here", "write `- ` lines, or [one, two]"
-        )
-    # A validator of Laggard's models writes "rule — fix"; pydantic's own messages have no fix and
-    # begin with "Input should".
-    message = details["msg"].removeprefix("Value error, ")
-    rule, _, fix = message.partition(" — ")
-    if kind == "string_type" and key in source.readings:
-        fix = _suggest_quotes(source.readings[key], source.at(key))
-    return source.locate_problem(key, re.sub(r"^(Input|Value) should", "this should", rule), fix)
-
-
-def _suggest_quotes(text: str, value: YamlValue) -> str:
-    """Return the fix for unquoted text that YAML 1.1 reads as another type."""
-    read = value.isoformat(" ") if isinstance(value, datetime) else str(value).lower()
-    kind = "value" if value is None or isinstance(value, bool) else "number"
-    kind = "date" if isinstance(value, date) else kind
-    return f'E2Clab reads {text} as the {kind} {read}; write "{text}", with the quotes'
-
-
-def _find_written_key(source: YamlSource, location: Sequence[str | int], *, whole: bool) -> KeyPath:
-    """Convert a pydantic location to a key path, without the union tags between the keys.
-
-    With `whole`, the last part is kept even if the file does not contain it.
-    """
-    key: KeyPath = ()
-    for i, part in enumerate(location):
-        parent = source.at(key)
-        known = (isinstance(parent, dict) and part in parent) or (
-            isinstance(parent, list) and isinstance(part, int)
-        )
-        if known or (whole and i == len(location) - 1):
-            key = (*key, part)
-    return key
-
-
-def _suggest_key(model: type[BaseModel], location: Sequence[str | int]) -> str:
-    """Return the fix for an unknown key: the nearest known key, or the list of allowed keys."""
-    names = sorted(
-        {name for each in _find_models_at(model, location[:-1]) for name in _list_field_names(each)}
-    )
-    near = difflib.get_close_matches(str(location[-1]), names, n=1)
-    # The key exists, but in another variant of a union than the one that the other keys select.
-    if near and near[0] == location[-1]:
-        return "remove this key, or the other keys that exclude it"
-    if near:
-        return f"did you mean `{near[0]}`?"
-    return f"the keys are {', '.join(names)}" if names else "remove it"
-
-
-def _find_models_at(model: type[BaseModel], location: Sequence[str | int]) -> list[type[BaseModel]]:
-    """Return the models that can be at a pydantic location: several within a union."""
-    models = [model]
-    for part in location:
-        fields = [
-            field
-            for each in models
-            for name, field in each.model_fields.items()
-            if part in (name, field.alias)
-        ]
-        if fields:
-            models = [inner for field in fields for inner in _find_inner_models(field.annotation)]
-        else:
-            models = [
-                each for each in models if part == each.__name__ or part in _list_name_values(each)
-            ] or models
-    return models
-
-
-def _list_name_values(model: type[BaseModel]) -> tuple[object, ...]:
-    """Return the values of `name` that select this model within a union."""
-    name = model.model_fields.get("name")
-    return get_args(name.annotation) if name is not None else ()
-
-
-def _find_inner_models(annotation: object) -> list[type[BaseModel]]:
-    from pydantic import BaseModel
-
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _find_inner_models(argument)]
-
-
-def _list_field_names(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _format_key_value(key: KeyPath, value: YamlValue) -> str:
+def format_key_value(key: KeyPath, value: YamlValue) -> str:
+    """Format a key path with its value, for a message."""
     name = ".".join(str(part) for part in key)
     if value is None:
         return name

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.layers_services.e2clab.failed_tasks import LOG_NAME
 from laggard.layers_services.e2clab.managers import RunningManagers, start_managers
 from laggard.layers_services.e2clab.services import DeployedServices, deploy_services
 from laggard.layers_services.e2clab.workflow import Stage, run_workflow
@@ -55,6 +56,7 @@ class E2clabStages:
                 app_conf=self.scenario.plays.app_conf,
                 artifacts_dir=self.scenario.plays.artifacts,
                 workspace=self.workspace,
+                log=self.journal.folder.logs / LOG_NAME,
             )
 
 
@@ -72,6 +74,7 @@ def deploy_e2clab_stages(
     """
     workspace = journal.folder.path / "workflow"
     workspace.mkdir(exist_ok=True)
+    log = journal.folder.logs / LOG_NAME
     with journal.stage("services"):
         services = deploy_services(
             scenario.layers,
@@ -79,6 +82,7 @@ def deploy_e2clab_stages(
             scenario.hosts,
             run_plugins=True,
             workspace=workspace,
+            log=log,
         )
         managers = start_managers(
             scenario.layers,
@@ -89,6 +93,7 @@ def deploy_e2clab_stages(
             workspace,
             jobs=journal.record.jobs,
             workspace=workspace,
+            log=log,
         )
     try:
         yield E2clabStages(scenario, provisioned, journal, services, managers, workspace)

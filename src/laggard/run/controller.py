@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, nullcontext
 
+from laggard.layers_services.e2clab.failed_tasks import LOG_NAME
 from laggard.layers_services.e2clab.workflow import Stage, run_workflow
 from laggard.layers_services.local.launch import ForkServer
 from laggard.layers_services.local.provider import enoslib_roles
@@ -90,4 +91,5 @@ def run_workflow_stage(context: RunContext, stage: Stage, *, journaled: bool = T
             output,
             app_conf=context.scenario.plays.app_conf,
             artifacts_dir=context.scenario.plays.artifacts,
+            log=context.logs / LOG_NAME,
         )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from laggard.core.disk_space import describe_full_disk
 from laggard.core.errors import WorkerError
+from laggard.core.files.disk_space import describe_full_disk
 from laggard.layers_services.local.launch import Exit, ForkServer
 from laggard.network_emulation.memory.watch import MemoryWatch
 from laggard.supervision.hang_detection import HangDetector, format_hang, read_process_state

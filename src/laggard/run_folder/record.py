@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from laggard.core import fingerprint
-from laggard.core.disk_space import describe_os_error
 from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError, OutputError
+from laggard.core.files.disk_space import describe_os_error
 from laggard.core.files.output_files import write_text
 from laggard.core.run_schema import NO_TRAINING, RunRecord, RunStatus, StrategyRecord
 from laggard.network_emulation.probe import BackendName

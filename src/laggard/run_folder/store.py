@@ -26,8 +26,8 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from laggard.core.disk_space import OUT_OF_SPACE, describe_os_error
 from laggard.core.errors import OutputError, RunFolderError
+from laggard.core.files.disk_space import OUT_OF_SPACE, describe_os_error
 from laggard.core.files.input_files import parse_json, read_bounded
 from laggard.core.files.output_files import write_atomically
 from laggard.core.files.reserved_space import replace_by_reserve, reserve_space

@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from laggard.core.corrections.model_problems import validate_model
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import KeyPath, YamlSource, validate_model
+from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.play_inputs import PlayInputs, find_input_problems
@@ -252,7 +253,9 @@ def load_scenario(
     changes = None
     if network is not None and models.workload is not None and not problems.collected:
         links = network[0]
-        changes = problems.try_call(lambda: _expand_changes(models, hosts, links, folder, traces))
+        changes = problems.try_call(
+            lambda: _expand_changes(models, hosts, links, folder, traces, sources)
+        )
     if problems.collected or network is None or changes is None:
         raise problems.to_error()
     scenario = _create_scenario(folder, files, models, hosts, ranks, (*network, changes), traces)
@@ -378,6 +381,7 @@ def _expand_changes(
     links: LinkPlan,
     folder: Path,
     traces: Mapping[str, bytes],
+    sources: ScenarioSources,
 ) -> tuple[TimedChange, ...]:
     assert models.heterogeneity is not None
     assert models.workload is not None
@@ -385,7 +389,9 @@ def _expand_changes(
     names = {event.trace for event in events if isinstance(event, TraceEvent)}
     points = {name: _parse_points(traces[name], str(folder / name)) for name in sorted(names)}
     horizon_s = get_event_horizon_s(models.workload)
-    return expand_events(models.heterogeneity, hosts, links, horizon_s, points)
+    return expand_events(
+        models.heterogeneity, hosts, links, horizon_s, points, sources.heterogeneity
+    )
 
 
 def _parse_points(data: bytes, path: str) -> tuple[TracePoint, ...]:

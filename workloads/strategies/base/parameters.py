@@ -9,10 +9,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import write_value
 from laggard.core.run_schema import SyncMode
-from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.balancing.parameters import BalancedBatches, TrueOrMapping, parse_switch
 from laggard.workloads.compress.parameters import CompressionField, format_compression
 from laggard.workloads.specification.section import Section
@@ -22,11 +22,22 @@ if TYPE_CHECKING:
 
 
 class RankProblem(NamedTuple):
-    """Parameter that does not suit the number of ranks: its key, the rule and the fix."""
+    """Parameter that does not suit the number of ranks.
+
+    Attributes:
+        key: key of the parameter.
+        rule: the rule that it breaks.
+        most: largest value that suits.
+    """
 
     key: str
     rule: str
-    fix: str
+    most: int
+
+    @property
+    def fix(self) -> str:
+        """Return the advice in words."""
+        return f"set {self.key} to {self.most} or less"
 
 
 class Parameters(Section):
@@ -132,11 +143,8 @@ class CompressibleParameters(Parameters):
                 " the matrices of the layers"
             )
             fix = f"use {' or '.join(self.compressions)}, or `name: allreduce`"
-            raise PydanticCustomError(
-                "compression_not_supported",
-                "{rule} — {fix}",
-                {"rule": rule, "fix": fix, ERROR_SUBKEY: ("compress",)},
-            )
+            advice = write_value(("compress",), self.compressions[0], fix)
+            raise broken_rule(rule, advice, ("compress",))
         return self
 
     def describe(self) -> str:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import write_value
 from laggard.core.span_schema import Phase
-from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.group_connections import connect_collectives
 from laggard.workloads.strategies.base.local_gradient import LocalGradient
@@ -55,10 +55,12 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
         if self.wan_steps < self.tier_steps:
             rule = (
                 f"wan_steps must be at least tier_steps ({self.tier_steps}): an average across"
-                " tiers includes one within each tier — raise wan_steps"
+                " tiers includes one within each tier"
             )
             key = "wan_steps" if "wan_steps" in self.model_fields_set else "tier_steps"
-            raise PydanticCustomError("wan_steps_below_tier_steps", rule, {ERROR_SUBKEY: (key,)})
+            least = self.tier_steps
+            advice = write_value(("wan_steps",), least, f"write `wan_steps: {least}` or more")
+            raise broken_rule(rule, advice, (key,))
         return self
 
     def create_worker(self, context: TrainingContext) -> Hierarchical:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import remove_key, write_value
 from laggard.core.span_schema import Phase
-from laggard.core.yaml_source import ERROR_SUBKEY
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.graph import Graph, find_neighbors
 from laggard.workloads.strategies.base.parameters import PeerParameters, RankProblem
@@ -77,18 +77,12 @@ class HopParameters(PeerParameters):
         if self.max_iteration_gap <= self.staleness:
             rule = (
                 f"staleness {self.staleness} has no full effect: a worker is at most"
-                f" {self.max_iteration_gap} steps ahead of a neighbor, so no model gets that old —"
-                f" set max_iteration_gap to {self.staleness + 1} or more"
+                f" {self.max_iteration_gap} steps ahead of a neighbor, so no model gets that old"
             )
-            raise PydanticCustomError(
-                "iteration_gap_within_staleness",
-                rule,
-                {
-                    ERROR_SUBKEY: (
-                        "max_iteration_gap" if "max_iteration_gap" in chosen else "staleness",
-                    )
-                },
-            )
+            key = "max_iteration_gap" if "max_iteration_gap" in chosen else "staleness"
+            least = self.staleness + 1
+            text = f"set max_iteration_gap to {least} or more"
+            raise broken_rule(rule, write_value(("max_iteration_gap",), least, text), (key,))
         if (
             self.skip
             and "skip" in chosen
@@ -97,15 +91,14 @@ class HopParameters(PeerParameters):
         ):
             rule = (
                 "skip has no effect: with these bounds no worker is ever two steps behind all its"
-                " neighbors — raise staleness, or backups and max_iteration_gap"
+                " neighbors"
             )
-            raise PydanticCustomError("nothing_to_skip", rule, {ERROR_SUBKEY: ("skip",)})
+            text = "remove it, or raise staleness, or backups and max_iteration_gap"
+            raise broken_rule(rule, remove_key(("skip",), text), ("skip",))
         if self.backups > 1 and self.graph == "ring":
-            rule = (
-                "in a ring each worker has two neighbors and must wait for at least one — set"
-                " backups to 1 or less"
-            )
-            raise PydanticCustomError("too_many_backups", rule, {ERROR_SUBKEY: ("backups",)})
+            rule = "in a ring each worker has two neighbors and must wait for at least one"
+            advice = write_value(("backups",), 1, "set backups to 1 or less")
+            raise broken_rule(rule, advice, ("backups",))
         return self
 
     def create_worker(self, context: TrainingContext) -> HopStrategy:
@@ -121,7 +114,7 @@ class HopParameters(PeerParameters):
             f"each of {ranks} workers has {neighbor_count} neighbors and must wait for at least"
             " one of them"
         )
-        return RankProblem("backups", rule, f"set backups to {max(neighbor_count - 1, 0)} or less")
+        return RankProblem("backups", rule, max(neighbor_count - 1, 0))
 
 
 class HopStrategy(RuleDrivenPeerStrategy):

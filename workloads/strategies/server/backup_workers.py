@@ -48,4 +48,4 @@ class BackupWorkersParameters(BalancedParameters, ServerParameters):
         if self.backups < ranks:
             return None
         rule = f"each step needs the gradient of at least one of the {ranks} workers"
-        return RankProblem("backups", rule, f"set backups to {ranks - 1} or less")
+        return RankProblem("backups", rule, ranks - 1)
