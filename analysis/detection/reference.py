@@ -95,7 +95,9 @@ class References:
     scatter: float
 
 
-def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
+def fit_references(
+    work: LocalWork, hosts: tuple[RankHost, ...], teams: Sequence[Sequence[int]] = ()
+) -> References:
     """Fit a + b n to every phase of every rank and derive the class and fleet references.
 
     A class is a device class within a tier. Its reference is the lower median of its fastest ranks
@@ -111,6 +113,7 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     Args:
         work: work of the run's ranks.
         hosts: host of every rank.
+        teams: ranks that do the same work; each team is a fleet of its own. All ranks without it.
 
     Returns:
         References for every step, rank and phase.
@@ -119,12 +122,63 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
     usable = np.where(work.counted.any(axis=0), work.counted, True)
     fits = _fit_ranks(work, usable)
     usual = float(np.median(work.samples[usable]))
-    at_usual = fits[:, :, 0] + fits[:, :, 1] * usual
-    classes = _group_by_class(hosts)
     sizes = work.samples[usable]
-    select = find_fastest_ranks if (sizes == sizes[0]).all() else _select_all
-    compute = at_usual[:, _COMPUTE].sum(axis=1)
-    fastest = _find_fastest_classes(compute, classes, select)
+    durations = _UsualDurations(
+        fits,
+        fits[:, :, 0] + fits[:, :, 1] * usual,
+        find_fastest_ranks if (sizes == sizes[0]).all() else _select_all,
+    )
+    fleets = [
+        _fit_fleet(durations, _group_by_class(hosts, team))
+        for team in teams or (tuple(range(len(hosts))),)
+    ]
+    device, fleet = np.empty_like(fits), np.empty_like(fits)
+    for each in fleets:
+        for name, ranks in each.classes.items():
+            device[ranks], fleet[ranks] = each.device[name], each.fleet
+    compute = durations.compute
+    groups = [ranks for each in fleets for ranks in each.classes.values()]
+    return References(
+        own=ExpectedDurations(fits, work.samples),
+        device=ExpectedDurations(device, work.samples),
+        fleet=ExpectedDurations(fleet, work.samples),
+        fastest=tuple(dict.fromkeys(name for each in fleets for name in each.fastest)),
+        scatter=max(
+            MIN_SCATTER,
+            _estimate_scatter(compute, groups),
+            _estimate_scatter(compute, [each.leaders for each in fleets]),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _UsualDurations:
+    """Fits of every rank and phase, [W, P, 2], and seconds at the usual batch, [W, P]."""
+
+    fits: FloatArray
+    at_usual: FloatArray
+    select: RankSelection
+
+    @property
+    def compute(self) -> FloatArray:
+        seconds: FloatArray = self.at_usual[:, _COMPUTE].sum(axis=1)
+        return seconds
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    """References of ranks that do the same work: of each class, and of the fastest, [P, 2]."""
+
+    classes: dict[str, list[int]]
+    device: dict[str, FloatArray]
+    fleet: FloatArray
+    fastest: tuple[str, ...]
+    leaders: list[int]
+
+
+def _fit_fleet(durations: _UsualDurations, classes: dict[str, list[int]]) -> _Fleet:
+    fits, at_usual, select = durations.fits, durations.at_usual, durations.select
+    fastest = _find_fastest_classes(durations.compute, classes, select)
     leaders = [rank for name in fastest for rank in classes[name]]
     fleet = _fit_class(fits, at_usual, leaders, select)
     for phase in set(range(fits.shape[1])) - set(_COMPUTE):
@@ -136,19 +190,8 @@ def fit_references(work: LocalWork, hosts: tuple[RankHost, ...]) -> References:
         fleet[phase] = fits[
             _find_lower_median(at_usual[:, phase], select(at_usual[:, phase], quickest)), phase
         ]
-    per_class = {name: _fit_class(fits, at_usual, ranks, select) for name, ranks in classes.items()}
-    device = np.stack([per_class[_get_class_name(host)] for host in hosts])
-    return References(
-        own=ExpectedDurations(fits, work.samples),
-        device=ExpectedDurations(device, work.samples),
-        fleet=ExpectedDurations(np.broadcast_to(fleet, fits.shape), work.samples),
-        fastest=fastest,
-        scatter=max(
-            MIN_SCATTER,
-            _estimate_scatter(compute, classes.values()),
-            _estimate_scatter(compute, [leaders]),
-        ),
-    )
+    device = {name: _fit_class(fits, at_usual, ranks, select) for name, ranks in classes.items()}
+    return _Fleet(classes, device, fleet, fastest, leaders)
 
 
 def fit_line(samples: IntArray, seconds: FloatArray) -> tuple[float, float]:
@@ -208,10 +251,10 @@ def _get_class_name(host: RankHost) -> str:
     return f"{host.tier}/{host.device_class}" if host.tier or host.device_class else host.host
 
 
-def _group_by_class(hosts: tuple[RankHost, ...]) -> dict[str, list[int]]:
+def _group_by_class(hosts: tuple[RankHost, ...], ranks: Iterable[int]) -> dict[str, list[int]]:
     classes: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        classes.setdefault(_get_class_name(host), []).append(rank)
+    for rank in ranks:
+        classes.setdefault(_get_class_name(hosts[rank]), []).append(rank)
     return classes
 
 

@@ -14,7 +14,11 @@ from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, AnalysisResult
 from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
 from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
-from laggard.analysis.findings.wait_sentences import format_jitter, format_unexplained_waits
+from laggard.analysis.findings.wait_sentences import (
+    format_jitter,
+    format_pipeline_waits,
+    format_unexplained_waits,
+)
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_finding_window_s, get_step_clock
 from laggard.core.run_schema import Finding
@@ -131,9 +135,10 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     findings = () if unexplained and not analysis.findings else format_findings(run, analysis)
     # A rank without others has no costs that could be unreliable.
     is_alone = len(analysis.hosts) == 1 and not analysis.findings
-    jitter = format_jitter(analysis)
+    jitter = (*format_jitter(analysis), *format_pipeline_waits(analysis))
     # The largest loss comes first.
-    is_small = analysis.waits is None or analysis.waits.jitter_s <= analysis.lost_s
+    waits = analysis.waits
+    is_small = waits is None or waits.jitter_s + waits.pipeline_s <= analysis.lost_s
     findings = (*findings, *jitter) if is_small else (*jitter, *findings)
     return AnswerParts(
         state,
@@ -298,7 +303,7 @@ def _format_group(cause: FindingGroup, run: RunData, analysis: AnalysisResult) -
         doing = _format_verb(cause, subject, present=True)
         each = " together, each less than 1 %" if cause.all_masked else ""
         cost = f"{subject.pronoun} {'costs' if subject.single else 'cost'} {share}{each}"
-        against = _format_reference(cause, analysis)
+        against = _format_reference(cause, subject, run, analysis)
         return capitalize_sentence(
             f"{subject.text} {doing} {cause.slowdown_text} slower{against}"
             f" {_format_extent(analysis)}; {cost}."
@@ -360,7 +365,9 @@ def _format_verb(cause: FindingGroup, subject: Subject, *, present: bool) -> str
     return one if subject.single else several
 
 
-def _format_reference(cause: FindingGroup, analysis: AnalysisResult) -> str:
+def _format_reference(
+    cause: FindingGroup, subject: Subject, run: RunData, analysis: AnalysisResult
+) -> str:
     """Return the reference of a deterministic slowdown, such as ` than the cloud`.
 
     The fastest tiers are named only if the slow hosts belong to other tiers; else it is ` than the
@@ -371,6 +378,8 @@ def _format_reference(cause: FindingGroup, analysis: AnalysisResult) -> str:
         return " than the fastest links" + (
             " between tiers" if len({h.tier for h in analysis.hosts}) > 1 else ""
         )
+    if len(run.teams) > 1:
+        return f" than the others of {'its' if subject.single else 'their'} stage"
     own = {h.tier for h in analysis.hosts if h.host in {f.host for f in cause.findings}}
     fastest = find_fastest_tiers(analysis)
     if not family.uses_processor or not fastest or own & set(fastest):

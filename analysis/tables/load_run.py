@@ -111,6 +111,18 @@ class RunData:
         return len(self.hosts)
 
     @property
+    def teams(self) -> tuple[tuple[int, ...], ...]:
+        """Return the ranks that do the same work: those of each pipeline stage, or all ranks."""
+        origin = None if self.record is None else self.record.origin
+        stages = () if origin is None else origin.stages
+        if len(stages) != self.world_size:
+            return (tuple(range(self.world_size)),)
+        return tuple(
+            tuple(rank for rank, own in enumerate(stages) if own == stage)
+            for stage in sorted(set(stages))
+        )
+
+    @property
     def is_lockstep(self) -> bool:
         """Return whether all ranks took the same steps until the end.
 

@@ -117,20 +117,48 @@ class _Pipeline:
                 queue.pop(0)
         return end
 
+    def arrival(self, stage: int) -> float:
+        """When a stage may reduce its gradients: the first and the last have a common embedding."""
+        ends = {s: max(t for key, t in self.ends().items() if key[2] == s) for s in (0, stage)}
+        return max(ends.values()) if stage in (0, self.stages - 1) else ends[stage]
+
+
+def _not_slow(_replica: int, _stage: int) -> float:
+    return 1.0
+
+
+def _plan(
+    stages: int, microbatches: int, slowness: Callable[[int], float], factor: Callable[[int], float]
+) -> _Pipeline:
+    return _Pipeline(
+        stages,
+        microbatches,
+        lambda s: FORWARD_S * slowness(s) * factor(s),
+        lambda s: BACKWARD_S * slowness(s) * factor(s),
+    )
+
 
 def pipeline(
-    stages: int, microbatches: int, slowness: Callable[[int], float], replicas: int = 2
+    stages: int,
+    microbatches: int,
+    slowness: Callable[[int], float],
+    replicas: int = 2,
+    slow_worker: Callable[[int, int], float] = _not_slow,
 ) -> Operations:
     """A pipeline whose stage s computes `slowness(s)` times as long; sends and receives last from
-    the earlier end's launch to the later's."""
-    plan = _Pipeline(
-        stages, microbatches, lambda s: FORWARD_S * slowness(s), lambda s: BACKWARD_S * slowness(s)
-    )
-    end = plan.ends()
+    the earlier end's launch to the later's.
+
+    `slow_worker` is another factor, by replica and stage.
+    """
+    plans = [
+        _plan(stages, microbatches, slowness, lambda s, dp=dp: slow_worker(dp, s))  # type: ignore[misc]
+        for dp in range(replicas)
+    ]
     rows: list[Row] = []
-    last = max(end.values())
+    last = max(max(plan.ends().values()) for plan in plans)
     for step in range(STEPS):
-        for dp in range(replicas):
+        for dp, plan in enumerate(plans):
+            end = plan.ends()
             for stage in range(stages):
                 add = lambda optype, a, b, dp=dp, stage=stage, step=step: rows.append(  # noqa: E731
                     _row(dp, stage, stages, step, optype, a, b)
@@ -155,8 +183,9 @@ def pipeline(
                 for optype in (OpType.GC, OpType.LAYERNORM_ALL_REDUCE):
                     add(optype, before, before)
                 if stage in (0, stages - 1):
-                    add(OpType.EMBEDDING_ALL_REDUCE, before, last)
-                add(OpType.GRADS_REDUCE_SCATTER, last, last)
-                add(OpType.CLIP, last, last)
+                    add(OpType.EMBEDDING_ALL_REDUCE, before, plan.arrival(stage))
+                reduced = max(each.arrival(stage) for each in plans)
+                add(OpType.GRADS_REDUCE_SCATTER, plan.arrival(stage), reduced)
+                add(OpType.CLIP, reduced, last)
                 add(OpType.OPTIMIZER, last, last)
     return table(rows)

@@ -58,7 +58,7 @@ def measure_detection_input(run: RunData) -> DetectionInput:
         RunFolderError: some rank recorded no step.
     """
     timeline = build_timeline(run)
-    references = fit_references(timeline, run.hosts)
+    references = fit_references(timeline, run.hosts, timeline.teams)
     return DetectionInput(
         timeline=timeline,
         references=references,

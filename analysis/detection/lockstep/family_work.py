@@ -122,7 +122,7 @@ class StalledWork:
 
         Bookkeeping between phases takes as much longer as computing does.
         """
-        return self._fastest_stalled_s * self._processor_ratio(rank)
+        return self._fastest_stalled_s[rank] * self._processor_ratio(rank)
 
     def _processor_ratio(self, rank: int) -> float:
         own = float(np.median(self.references.own.total(rank, COMPUTE_CODES)))
@@ -130,10 +130,14 @@ class StalledWork:
         return max(own / fastest, 1.0) if fastest > 0 else 1.0
 
     @cached_property
-    def _fastest_stalled_s(self) -> float:
-        everyone = list(range(len(self.timeline.end)))
-        leaders = find_fastest_ranks(self._usual_step_s + self._usual_stalled_s, everyone)
-        return float(np.median(self._usual_stalled_s[leaders]))
+    def _fastest_stalled_s(self) -> dict[int, float]:
+        """Usual stall of the fastest ranks that do the same work as each rank."""
+        seconds: dict[int, float] = {}
+        for team in self.timeline.teams:
+            leaders = find_fastest_ranks(self._usual_step_s + self._usual_stalled_s, team)
+            stalled_s = float(np.median(self._usual_stalled_s[leaders]))
+            seconds |= dict.fromkeys(team, stalled_s)
+        return seconds
 
     @cached_property
     def _stalled_s(self) -> FloatArray:

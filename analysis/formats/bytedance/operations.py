@@ -8,6 +8,7 @@ are those in the readme of the published artifact
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,11 @@ PIPELINE_TRANSFER_TYPES = (
     OpType.BACKWARD_RECV,
 )
 """Point-to-point transfers between two stages of a pipeline."""
+RECEIVES: Mapping[OpType, tuple[OpType, int]] = {
+    OpType.FORWARD_SEND: (OpType.FORWARD_RECV, 1),
+    OpType.BACKWARD_SEND: (OpType.BACKWARD_RECV, -1),
+}
+"""Type of the receive that belongs to each type of send, and the distance of its stage."""
 DATA_PARALLEL_TYPES = (
     OpType.PARAMS_ALL_GATHER,
     OpType.GRADS_REDUCE_SCATTER,
@@ -97,6 +103,11 @@ class Operations(Columns):
     def is_pipelined(self) -> bool:
         """Return True if the model is split into stages."""
         return bool(len(self)) and int(self.stage.max()) > 0
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Return True if a stage has several chunks of the model, a virtual pipeline."""
+        return bool((self.mc > 0).any())
 
     def mask_types(self, *optypes: OpType) -> BoolArray:
         """Return a mask of the rows that have one of these types, [N]."""

@@ -1,23 +1,26 @@
 """Conversion of operations to a run: compute and collectives on each worker's main lane.
 
 A group is a collective among its members: all workers of one stage (data parallel), the first and
-the last stage of one data-parallel rank (embedding), or all workers (norm of the gradients). Sends
-and receives between stages are on a background lane and are not replayed; a trace that has them is
-analyzed without costs.
+the last stage of one data-parallel rank (embedding), or all workers (norm of the gradients). A send
+between stages is a post on the main lane at its start, since it blocks no worker. Its receive waits
+for it. Both keep their times on a background lane. Stages of several chunks are analyzed without
+costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from laggard.analysis.formats.bytedance.operations import (
     COMMUNICATION_TYPES,
+    COMPUTE_TYPES,
     DATA_PARALLEL_TYPES,
     PIPELINE_TRANSFER_TYPES,
+    RECEIVES,
     Operations,
     OpType,
 )
@@ -28,11 +31,14 @@ from laggard.analysis.formats.import_run.imported_run import (
     build_rank_host,
 )
 from laggard.analysis.formats.import_run.main_lane import (
+    MAX_RESOLUTION_NS,
     BusyTimes,
     TraceSpan,
     build_main_lane,
     measure_resolution_ns,
     split_exposed,
+    to_post,
+    to_receipt,
 )
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
@@ -73,8 +79,10 @@ def operations_to_run(operations: Operations, path: Path) -> RunData:
     layout = align_steps(operations)
     ranks, rank = np.unique(operations.rank, return_inverse=True)
     group = _assign_groups(operations)
+    group = np.where(group >= 0, group, _assign_messages(operations, int(group.max()) + 1))
+    resolution_ns = _measure_resolution_ns(operations, layout)
     steps = tuple(
-        _build_rank_step(operations, layout, rows, group, int(rank[rows[0]]))
+        _build_rank_step(operations, layout, rows, group, int(rank[rows[0]]), resolution_ns)
         for rows in _split_rank_steps(operations)
     )
     first = [int(np.flatnonzero(rank == n)[0]) for n in range(len(ranks))]
@@ -91,7 +99,10 @@ def operations_to_run(operations: Operations, path: Path) -> RunData:
         format="bytedance",
         path=path.name,
         notes=_list_import_notes(operations, layout),
-        replayable=not operations.is_pipelined,
+        replayable=not operations.is_interleaved,
+        stages=tuple(int(operations.stage[row]) for row in first)
+        if operations.is_pipelined
+        else (),
     )
     details = f"{operations.dp_rank.max() + 1}-way data parallel"
     details += f", {operations.stage.max() + 1} pipeline stages" if operations.is_pipelined else ""
@@ -154,8 +165,43 @@ def _assign_groups(operations: Operations) -> IntArray:
     return group
 
 
+def _assign_messages(operations: Operations, first: int) -> IntArray:
+    """Return the number of each send, and that number plus 1 for its receive, equal in every step.
+
+    Args:
+        operations: operations that have been checked.
+        first: least number.
+
+    Returns:
+        Numbers, [N]; `NO_GROUP` for other operations, and where the other end is missing.
+    """
+    group = np.full(len(operations), NO_GROUP, dtype=np.int64)
+    keys, is_send = [], []
+    for send, (receive, towards) in RECEIVES.items():
+        for optype, stage in (
+            (send, operations.stage),
+            (receive, operations.stage - towards),
+        ):
+            rows = np.flatnonzero(operations.mask_types(optype))
+            ends = (operations.dp_rank, stage, operations.seq_id, operations.step)
+            columns = [np.full(len(rows), send.code), *(column[rows] for column in ends), rows]
+            keys.append(np.column_stack(columns))
+            is_send.append(np.full(len(rows), optype is send))
+    table, sends = np.concatenate(keys), np.concatenate(is_send)
+    _, message, counts = np.unique(table[:, :-1], axis=0, return_inverse=True, return_counts=True)
+    matched = counts[message.ravel()] == 2  # operations of one type have different numbers
+    _, number = np.unique(table[:, :-2], axis=0, return_inverse=True)
+    group[table[matched, -1]] = first + 2 * number.ravel()[matched] + ~sends[matched]
+    return group
+
+
 def _build_rank_step(
-    operations: Operations, layout: StepLayout, rows: IntArray, group: IntArray, rank: int
+    operations: Operations,
+    layout: StepLayout,
+    rows: IntArray,
+    group: IntArray,
+    rank: int,
+    resolution_ns: int,
 ) -> RankStep:
     here = operations.where(rows)
     links, communicates = (
@@ -181,19 +227,54 @@ def _build_rank_step(
         )
     ]
     work = [span for span, talk in zip(spans, communicates.tolist(), strict=True) if not talk]
-    waits = _split_exposed_collectives(
-        spans,
-        communicates & ~links,
-        BusyTimes.from_intervals(
-            layout.start_ns[rows][~communicates],
-            layout.end_ns[rows][~communicates],
-            measure_resolution_ns(here.start_s),
-        ),
+    busy = BusyTimes.from_intervals(
+        layout.start_ns[rows][~communicates],
+        layout.end_ns[rows][~communicates],
+        resolution_ns,
     )
-    main = build_main_lane(work, (span for span in waits if span.lane == Lane.MAIN))
+    waits = _split_exposed_collectives(spans, communicates & ~links, busy)
+    messages = _build_messages(spans, here.optype.tolist(), work, busy)
+    main = build_main_lane(work, (*messages, *(span for span in waits if span.lane == Lane.MAIN)))
     background = [span for span in (*spans, *waits) if span.lane != Lane.MAIN]
     window = int(layout.start_ns[rows].min()), int(layout.end_ns[rows].max())
     return RankStep(int(here.step[0]), rank, *window, (*main, *background))
+
+
+def _measure_resolution_ns(operations: Operations, layout: StepLayout) -> int:
+    """Return the resolution of the clocks.
+
+    Computations of a worker cannot overlap, so the resolution is at least their longest overlap.
+    """
+    rows = np.flatnonzero(operations.mask_types(*COMPUTE_TYPES))
+    start_ns, end_ns = layout.start_ns[rows], layout.end_ns[rows]
+    worker = np.stack([operations.step[rows], operations.rank[rows]])
+    same = (np.diff(worker, axis=1) == 0).all(axis=0)
+    overlap = (end_ns[:-1] - start_ns[1:])[same]
+    longest = min(int(overlap.max(initial=0)), MAX_RESOLUTION_NS)
+    return max(longest, measure_resolution_ns(operations.start_s))
+
+
+def _build_messages(
+    spans: Sequence[TraceSpan], codes: Sequence[int], work: Sequence[TraceSpan], busy: BusyTimes
+) -> tuple[TraceSpan, ...]:
+    """Return the sends and receives of a worker as they block its main lane.
+
+    Args:
+        spans: all operations.
+        codes: their types.
+        work: operations that are work, in order.
+        busy: times of the work.
+    """
+    posts, receipts = [], []
+    for span, code in zip(spans, codes, strict=True):
+        if span.lane == Lane.MAIN or span.group == NO_GROUP:
+            continue
+        on_main = replace(span, lane=Lane.MAIN, flags=Flag.NONE)
+        if _OPTYPES[code] in RECEIVES:
+            posts.append(to_post(on_main, work))
+        else:
+            receipts.append(to_receipt(on_main, work, busy))
+    return (*posts, *receipts)
 
 
 def _split_exposed_collectives(
@@ -217,10 +298,14 @@ def _list_import_notes(operations: Operations, layout: StepLayout) -> tuple[str,
         )
     if operations.is_pipelined:
         details.append(
-            f"The model is split into {int(operations.stage.max()) + 1} pipeline stages. The replay"
-            " does not model sends and receives between stages, so the cost of slow workers is not"
-            " computed here. The bytedance reference (laggard analyze --reference bytedance) models"
-            " their dependencies."
+            f"The model is split into {int(operations.stage.max()) + 1} pipeline stages. Workers are"
+            " compared with those of the same stage."
+            + (
+                " Its stages have several chunks each, whose order the replay does not know, so the"
+                " cost of slow workers is not computed."
+                if operations.is_interleaved
+                else ""
+            )
         )
     details.append(
         "The format has no operation for fetching and preparing samples: this time is part of the"

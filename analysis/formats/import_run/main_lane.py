@@ -9,6 +9,7 @@ amid waits.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ MIN_OVERLAP_NS = 10_000
 Gaps between operations that are no longer than this belong to the work around them."""
 
 
-_MAX_RESOLUTION_NS = 1_000_000
+MAX_RESOLUTION_NS = 1_000_000
 
 
 def measure_resolution_ns(seconds: FloatArray) -> int:
@@ -35,7 +36,7 @@ def measure_resolution_ns(seconds: FloatArray) -> int:
     stored = seconds.astype(np.float32)
     if not len(seconds) or (stored != seconds).any():
         return 0
-    return min(round(float(np.spacing(np.abs(stored).max())) * 1e9), _MAX_RESOLUTION_NS)
+    return min(round(float(np.spacing(np.abs(stored).max())) * 1e9), MAX_RESOLUTION_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,51 @@ def split_exposed(collective: TraceSpan, busy: BusyTimes) -> tuple[TraceSpan, ..
     if begins_ns - collective.start_ns <= MIN_OVERLAP_NS:
         return (exposed,)
     return exposed, replace(collective, lane=Lane.BUCKETS, flags=Flag.ASYNC)
+
+
+def to_post(message: TraceSpan, work: Sequence[TraceSpan]) -> TraceSpan:
+    """Return the moment at which a rank has a message ready, as an empty span without waiting.
+
+    It is the end of the last work before the message, because the message has left even if the
+    rank starts to wait for something else at this time.
+
+    Args:
+        message: message of a rank, from its launch to its end.
+        work: work of the rank, in order.
+    """
+    ready_ns = find_work_end(work, message.start_ns) or message.start_ns
+    return replace(message, start_ns=ready_ns, end_ns=ready_ns, flags=message.flags | Flag.ASYNC)
+
+
+def find_work_end(work: Sequence[TraceSpan], moment_ns: int) -> int:
+    """Return the end of the last work before a moment, or the moment itself amid work.
+
+    It is 0 if there is no work before the moment.
+
+    Args:
+        work: work of a rank, in order.
+        moment_ns: a time.
+    """
+    at = bisect_right(work, moment_ns, key=lambda span: span.start_ns) - 1
+    return min(work[at].end_ns, moment_ns) if at >= 0 else 0
+
+
+def to_receipt(message: TraceSpan, work: Sequence[TraceSpan], busy: BusyTimes) -> TraceSpan:
+    """Return the part of a message that blocks its rank, which is empty if it came during work.
+
+    Then the rank needs it from the end of this work on, at the latest.
+
+    Args:
+        message: message of a rank, from its launch to its end.
+        work: work of the rank, in order.
+        busy: times of the work.
+    """
+    begins_ns = busy.exposed_from(message.start_ns, message.end_ns)
+    if begins_ns < message.end_ns:
+        return replace(message, start_ns=begins_ns)
+    at = bisect_right(work, message.end_ns, key=lambda span: span.start_ns) - 1
+    needed_ns = max(work[at].end_ns, message.end_ns) if at >= 0 else message.end_ns
+    return replace(message, start_ns=needed_ns, end_ns=needed_ns)
 
 
 def build_main_lane(work: Iterable[TraceSpan], waits: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:

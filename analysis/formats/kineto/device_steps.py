@@ -24,6 +24,7 @@ from laggard.analysis.formats.kineto.collective_names import (
 from laggard.analysis.formats.kineto.host_steps import (
     COMMS_PREFIX,
     Labels,
+    list_messages,
     match_gloo_collectives,
 )
 from laggard.analysis.formats.kineto.process_groups import (
@@ -83,7 +84,9 @@ def build_device_step(
     fetching = serialize_spans(span for span in work if span.phase is Phase.FETCH)
     idle = tuple(span for span in subtract_spans(fetching, phases) if span.end_ns > span.start_ns)
     nccl = device.where(communicates)
-    reduced = _list_nccl_collectives(nccl, _find_labels(host, nccl, launched[communicates], labels))
+    described = _find_labels(host, nccl, launched[communicates], labels)
+    exchanged = _find_messages(host, nccl, launched[communicates], labels)
+    reduced = _list_nccl_collectives(nccl, described, exchanged)
     collectives = tuple(
         sorted(
             (*reduced, *match_gloo_collectives(host, labels)),
@@ -154,26 +157,66 @@ def _find_labels(
     return found
 
 
+def _find_messages(
+    host: ProfilerEvents, kernels: ProfilerEvents, called: IntArray, labels: Labels
+) -> list[tuple[ResolvedLabel, ...]]:
+    """Return the descriptions of the messages of each of NCCL's kernels, in order of calls.
+
+    A batch of messages is one kernel. The host describes them before it launches the kernel.
+    """
+    around = host.where(np.char.startswith(host.name, COMMS_PREFIX) & (host.label >= 0))
+    order = np.argsort(around.start_ns, kind="stable").tolist()
+    described = [
+        (int(around.start_ns[row]), labels[int(around.label[row])])
+        for row in order
+        if labels[int(around.label[row])].kind in ("send", "recv")
+    ]
+    found: list[tuple[ResolvedLabel, ...]] = [()] * len(kernels)
+    names = [normalize_collective_name(name) for name in kernels.name.tolist()]
+    position = 0
+    for number in np.argsort(called, kind="stable").tolist():
+        own = labels.get(int(kernels.label[number]), NO_LABEL)
+        if names[number] != "sendrecv" and own.kind not in ("send", "recv", "coalesced"):
+            continue
+        first = position
+        while position < len(described) and described[position][0] <= int(called[number]):
+            position += 1
+        found[number] = tuple(label for _, label in described[first:position]) or (own,)
+    return found
+
+
 def _list_nccl_collectives(
-    kernels: ProfilerEvents, labels: Sequence[ResolvedLabel]
+    kernels: ProfilerEvents,
+    labels: Sequence[ResolvedLabel],
+    exchanged: Sequence[tuple[ResolvedLabel, ...]],
 ) -> tuple[RankCollective, ...]:
     return tuple(
-        RankCollective(_get_kind(name, label.kind), start, end, size, label.group)
-        for name, start, end, size, label in zip(
+        RankCollective(
+            _get_kind(name, label.kind, messages),
+            start,
+            end,
+            size,
+            label.group,
+            list_messages(messages),
+        )
+        for name, start, end, size, label, messages in zip(
             kernels.name.tolist(),
             kernels.start_ns.tolist(),
             kernels.end_ns.tolist(),
             kernels.bytes.tolist(),
             labels,
+            exchanged,
             strict=True,
         )
     )
 
 
-def _get_kind(name: str, described: str) -> str:
+def _get_kind(name: str, described: str, messages: Sequence[ResolvedLabel]) -> str:
     """Return the kind of a kernel such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL`.
 
     NCCL has one kernel for all exchanges between pairs of ranks, also in an all-to-all.
     """
     kind = normalize_collective_name(name)
-    return described or kind if kind in ("", "sendrecv") else kind
+    if len(messages) > 1:
+        return "coalesced"
+    return described or kind if kind in ("", "generic", "sendrecv") else kind

@@ -216,7 +216,7 @@ class EventTable:
         arguments = event.get("args")
         if not isinstance(arguments, dict):
             arguments = _NO_ARGUMENTS
-        label = parse_group_label(arguments) if arguments else None
+        label = parse_group_label(arguments, name) if arguments else None
         if code >= _MEMCPY:
             code, name = _normalize(code, name, arguments)
         word = self._words.get(name)

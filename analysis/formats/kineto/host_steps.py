@@ -28,7 +28,12 @@ from laggard.analysis.formats.kineto.step_phases import (
     is_garbage_collection,
     select_host_events,
 )
-from laggard.analysis.formats.kineto.step_trace import RankCollective, StepTrace, StepWindow
+from laggard.analysis.formats.kineto.step_trace import (
+    MessageEnd,
+    RankCollective,
+    StepTrace,
+    StepWindow,
+)
 from laggard.analysis.formats.kineto.step_windows import StepWindows
 from laggard.analysis.formats.kineto.trace_file import ProfilerEvents
 from laggard.analysis.tables.columns import BoolArray
@@ -136,10 +141,18 @@ def match_gloo_collectives(host: ProfilerEvents, labels: Labels) -> tuple[RankCo
             waiting.remove(launch)
         number = label if label >= 0 or launch is None else launch.label
         launched_ns = start if launch is None else launch.start_ns
-        found.append(
-            RankCollective(kind, launched_ns, end, size, labels.get(number, NO_LABEL).group)
-        )
+        described = labels.get(number, NO_LABEL)
+        messages = list_messages([ResolvedLabel(described.group, kind, described.peer)])
+        found.append(RankCollective(kind, launched_ns, end, size, described.group, messages))
     return tuple(sorted(found, key=lambda each: (each.start_ns, each.end_ns)))
+
+
+def list_messages(labels: Sequence[ResolvedLabel]) -> tuple[MessageEnd, ...]:
+    """Return the messages that descriptions mean; empty if one of their peers is unknown."""
+    found = [each for each in labels if each.kind in ("send", "recv")]
+    if any(each.peer < 0 for each in found):
+        return ()
+    return tuple(MessageEnd(each.kind == "send", each.peer) for each in found)
 
 
 def _list_launches(host: ProfilerEvents) -> list[_Launch]:

@@ -12,9 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laggard.analysis.formats.kineto.collective_names import normalize_collective_name
+from laggard.core.span_schema import NO_PEER
 
 _NAME, _RANKS, _SIZE = "Process Group Name", "Process Group Ranks", "Group size"
 _KIND = "Collective name"
+_PEERS = {"send": "Dst Rank", "recv": "Src Rank"}
+# The place of the peer among the recorded arguments of an operation that launches a message.
+_OPERATION_PEER = {"c10d::send": 2, "c10d::recv_": 2}
 _MAX_RANKS = 1 << 20
 _MAX_RANK = 1 << 31
 _MAX_CHARS = 1 << 16
@@ -57,37 +61,72 @@ class GroupLabel:
         ranks: list of ranks as text, possibly truncated.
         size: number of ranks, or 0 if not recorded.
         kind: name of the collective, such as `allreduce`, or "" if not recorded.
+        peer: rank of the job to or from which a message goes, or -1 if not recorded.
+        peer_in_group: number of this rank in the group, or -1 if not recorded.
     """
 
     name: str
     ranks: str
     size: int
     kind: str
+    peer: int = NO_PEER
+    peer_in_group: int = NO_PEER
 
 
 @dataclass(frozen=True)
 class ResolvedLabel:
-    """Process group and kind of a collective; None and "" if they are not recorded."""
+    """Process group and kind of a collective; None and "" if they are not recorded.
+
+    `peer` is the other rank of a message, or -1.
+    """
 
     group: ProcessGroup | None
     kind: str
+    peer: int = NO_PEER
 
 
 NO_LABEL = ResolvedLabel(None, "")
 """Label of a collective that is not described."""
 
 
-def parse_group_label(arguments: Mapping[str, object]) -> GroupLabel | None:
-    """Return the description of an event's collective, or None if there is none."""
+def parse_group_label(arguments: Mapping[str, object], operation: str = "") -> GroupLabel | None:
+    """Return the description of an event's collective, or None if there is none.
+
+    Args:
+        arguments: arguments of the event.
+        operation: name of the event.
+    """
     name, ranks, size, kind = (arguments.get(key) for key in (_NAME, _RANKS, _SIZE, _KIND))
-    if name is None and ranks is None and size is None and kind is None:
+    peer_in_group = _parse_operation_peer(arguments, operation)
+    if name is None and ranks is None and size is None and kind is None and peer_in_group < 0:
         return None
+    normal_kind = normalize_collective_name(kind if isinstance(kind, str) else "")
+    peer = NO_PEER
+    if normal_kind in _PEERS:
+        peer = _parse_rank(arguments.get(_PEERS[normal_kind]))
+        peer_in_group = _parse_rank(arguments.get("Rank"))
     return GroupLabel(
         name=name if isinstance(name, str) else "",
         ranks=_format_ranks(ranks),
         size=size if isinstance(size, int) and 0 < size <= _MAX_RANKS else 0,
-        kind=normalize_collective_name(kind) if isinstance(kind, str) else "",
+        kind=normal_kind,
+        peer=peer,
+        peer_in_group=peer_in_group,
     )
+
+
+def _parse_operation_peer(arguments: Mapping[str, object], operation: str) -> int:
+    place = _OPERATION_PEER.get(operation)
+    inputs = None if place is None else arguments.get("Concrete Inputs")
+    if place is None or not isinstance(inputs, Sequence) or len(inputs) <= place:
+        return NO_PEER
+    return _parse_rank(inputs[place])
+
+
+def _parse_rank(value: object) -> int:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
+    return value if type(value) is int and 0 <= value < _MAX_RANK else NO_PEER
 
 
 def _format_ranks(ranks: object) -> str:
@@ -141,11 +180,22 @@ def resolve_labels(
     """
     several = len({ranks for ranks in config.ranks.values() if len(ranks) > 1}) > 1
     default = UNKNOWN_GROUP if several else None
-    resolved = {
-        number: ResolvedLabel(_resolve_group(label, config, world) or default, label.kind)
-        for number, label in enumerate(labels)
-    }
+    resolved = {}
+    for number, label in enumerate(labels):
+        group = _resolve_group(label, config, world)
+        resolved[number] = ResolvedLabel(group or default, label.kind, _resolve_peer(label, group))
     return resolved | {UNLABELED: ResolvedLabel(default, "")}
+
+
+def _resolve_peer(label: GroupLabel, group: ProcessGroup | None) -> int:
+    """Return the other rank of a message, or -1.
+
+    gloo records its number in a group only, which is taken as that of the default group.
+    """
+    if label.peer >= 0 or group is None:
+        return label.peer if label.peer >= 0 else label.peer_in_group
+    known = 0 <= label.peer_in_group < len(group.ranks)
+    return group.ranks[label.peer_in_group] if known else NO_PEER
 
 
 def _resolve_group(label: GroupLabel, config: GroupConfig, world: int) -> ProcessGroup | None:

@@ -29,6 +29,19 @@ class StepWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageEnd:
+    """End of a message between two ranks.
+
+    Attributes:
+        is_send: whether the rank sends it.
+        peer: rank of the job at the other end.
+    """
+
+    is_send: bool
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankCollective:
     """Collective of one rank, from its launch or arrival to its end.
 
@@ -38,6 +51,8 @@ class RankCollective:
         end_ns: end of the operation.
         bytes: bytes of the inputs, or 0 if not recorded.
         group: process group of the collective, or None if the trace does not record it.
+        messages: messages that are exchanged together; empty for other collectives, and if the
+            trace does not record their peers.
     """
 
     kind: str
@@ -45,6 +60,7 @@ class RankCollective:
     end_ns: int
     bytes: int = 0
     group: ProcessGroup | None = None
+    messages: tuple[MessageEnd, ...] = ()
 
     @property
     def is_point_to_point(self) -> bool:

@@ -30,6 +30,7 @@ from laggard.analysis.formats.bytedance.operations import (
     COMPUTE_TYPES,
     DATA_PARALLEL_TYPES,
     PIPELINE_TRANSFER_TYPES,
+    RECEIVES,
     Operations,
     OpType,
 )
@@ -43,10 +44,6 @@ _CLOCK_FAULT_S = 1e-2
 """Clock error in seconds. A transfer that ends this long before its last member began counts as
 0."""
 _OPTYPES = tuple(OpType)
-_MATCHING = {
-    OpType.FORWARD_SEND: (OpType.FORWARD_RECV, 1),
-    OpType.BACKWARD_SEND: (OpType.BACKWARD_RECV, -1),
-}
 _OF_COMPUTE = {
     OpType.FORWARD: (OpType.FORWARD_RECV, OpType.FORWARD_SEND),
     OpType.BACKWARD: (OpType.BACKWARD_RECV, OpType.BACKWARD_SEND),
@@ -165,7 +162,7 @@ def read_dependencies(operations: Operations) -> OperationDependencies:
 
 def _build_nodes(operations: Operations) -> tuple[tuple[OperationNode, ...], IntArray]:
     """Return the operations of the first step and data-parallel rank, with the rows of each."""
-    if (operations.mc > 0).any():
+    if operations.is_interleaved:
         raise RunFolderError(
             "the trace has stages of several chunks (mc > 0, a virtual pipeline), which cannot be"
             " replayed — use a trace with one chunk per stage"
@@ -318,8 +315,8 @@ def _group_nodes(
     groups: dict[tuple[int, ...], bool] = {}
     paired: set[int] = set()
     for node in nodes:
-        if node.optype in _MATCHING:
-            receive, towards = _MATCHING[node.optype]
+        if node.optype in RECEIVES:
+            receive, towards = RECEIVES[node.optype]
             other = place.get((receive, node.seq, node.stage + towards))
             if other is not None:
                 pair = (place[node.optype, node.seq, node.stage], other)

@@ -84,7 +84,15 @@ class LockstepReplay:
         def game(members: BoolArray) -> FloatArray:
             removed = np.zeros((*members.shape[:2], count), dtype=np.bool_)
             removed[:, :, active] = members
-            return self._compute_seconds(blocks, removed)
+            # A run without a barrier of all ranks is one long block.
+            cells = blocks.barriers.size * self.schedule.local.shape[1]
+            at_once = max(1, _MAX_CELLS // cells)
+            return np.concatenate(
+                [
+                    self._compute_seconds(blocks, removed[begin : begin + at_once])
+                    for begin in range(0, len(removed), at_once)
+                ]
+            )
 
         return compute_shapley(game, len(active), len(blocks.barriers), rng, total_blocks=drawn_for)
 

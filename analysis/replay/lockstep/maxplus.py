@@ -3,7 +3,8 @@
 A rank leaves a barrier at (latest arrival) + (its transfer), and reaches the next barrier after
 its local work. A rank that is not a member of a barrier passes it without waiting. After a barrier
 at which every rank waited for the last, only one number of the past matters: the time of that
-barrier. The run is therefore cut there into blocks that are replayed side by side: T = sum over
+barrier. A message between two ranks is a post, at which its sender does not wait, and a barrier of
+its receiver, which also waits for the post. The run is therefore cut there into blocks that are replayed side by side: T = sum over
 blocks of max over ranks. A rank that left before the last had arrived (the root of a broadcast)
 carries its own clock to the next barrier of its block.
 """
@@ -29,6 +30,7 @@ class Schedule:
         own: time at the barrier of a rank that does not wait, [E + 1, W].
         depends: mask of the ranks that wait for the last to arrive, [E + 1, W].
         member: mask of the ranks that are waited for, [E + 1, W]; all ranks at the end.
+        posted: index of the post that is waited for, too, or -1, [E + 1].
     """
 
     local: FloatArray
@@ -36,6 +38,7 @@ class Schedule:
     own: FloatArray
     depends: BoolArray
     member: BoolArray
+    posted: IntArray
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def build_observed_schedule(timeline: Timeline) -> Schedule:
     if not depends.all():
         own = np.zeros_like(transfer)
         np.subtract(timeline.finish, timeline.arrival, out=own[:-1])
-    return Schedule(timeline.local, transfer, own, depends, np.vstack([timeline.member, last]))
+    member, posted = np.vstack([timeline.member, last]), np.append(timeline.posted, -1)
+    return Schedule(timeline.local, transfer, own, depends, member, posted)
 
 
 def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
@@ -104,14 +108,24 @@ def compute_block_seconds(
     """
     own, depends = schedule.own[blocks.barriers], schedule.depends[blocks.barriers]
     member = schedule.member[blocks.barriers]
+    # Posts before the block are over when it begins.
+    posted = schedule.posted[blocks.barriers] - blocks.barriers[:, :1]
     clock = transfer[..., 0, :]
-    total = np.zeros(np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1])
+    shape = np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1]
+    total = np.zeros(shape)
+    reached = np.zeros((*shape, blocks.barriers.shape[1] if (posted >= 0).any() else 0))
     # Clocks count from the latest arrival at the previous barrier, so the sum of latest arrivals
     # is the length of the block.
     for position in range(blocks.barriers.shape[1]):
         arrival = clock + local[..., position, :]
         latest = np.where(member[:, position, :], arrival, -np.inf).max(axis=-1)
+        waiting = np.flatnonzero(posted[:, position] >= 0)
+        if len(waiting):
+            post = reached[..., waiting, posted[waiting, position]] - total[..., waiting]
+            latest[..., waiting] = np.maximum(latest[..., waiting], post)
         total = total + latest
+        if reached.shape[-1]:
+            reached[..., position] = total
         if position + 1 < blocks.barriers.shape[1]:
             leaving = arrival - latest[..., None] + own[:, position, :]
             clock = np.where(depends[:, position, :], transfer[..., position + 1, :], leaving)

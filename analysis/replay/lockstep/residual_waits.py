@@ -1,20 +1,22 @@
 """Waiting of ranks for one another that no cause explains.
 
 The schedule is replayed without all causes. What ranks then still wait has two parts: that of
-jitter, which makes every rank late by turns, and the rest, which is unexplained.
+jitter, which makes every rank late by turns, and the rest, which is unexplained. The stages of a
+pipeline wait for one another even without jitter; this waiting is explained, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from laggard.analysis.detection.intervals import TO_SIGMA
 from laggard.analysis.detection.short_slowness import find_upper_quartile_of_others
 from laggard.analysis.replay.lockstep.maxplus import Schedule
+from laggard.analysis.replay.lockstep.saved_time import find_lower_quartile
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
+from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE, Timeline
 
 MIN_BARRIERS = 10
 """Least number of a collective's occurrences in which its jitter can be told from a cause."""
@@ -44,14 +46,16 @@ class ResidualWaits(RankWaits):
 
     Attributes:
         jitter_s: mean seconds that jitter alone would make a rank wait.
+        pipeline_s: mean seconds that the usual work of the stages of a pipeline makes a rank wait.
     """
 
     jitter_s: float
+    pipeline_s: float = 0.0
 
     @property
     def unexplained_s(self) -> float:
-        """Return the mean seconds of waiting that neither causes nor jitter explain."""
-        return max(self.wait_s - self.jitter_s, 0.0)
+        """Return the mean seconds of waiting that no cause, jitter or pipeline explains."""
+        return max(self.wait_s - self.jitter_s - self.pipeline_s, 0.0)
 
 
 def measure_waits(schedule: Schedule) -> RankWaits:
@@ -63,24 +67,46 @@ def measure_waits(schedule: Schedule) -> RankWaits:
     )
 
 
-def measure_residual_waits(schedule: Schedule, group: IntArray) -> ResidualWaits:
+def measure_residual_waits(schedule: Schedule, timeline: Timeline) -> ResidualWaits:
     """Measure the waiting in a schedule from which all causes have been removed.
 
     Args:
         schedule: durations without the causes. Its local work is overwritten, since arrays of a
             long run are large.
-        group: number of the collective within its step of each barrier but the last, [E];
-            negative for a pause.
+        timeline: timeline of the run.
     """
     waits = measure_waits(schedule)
-    _reduce_to_jitter(schedule.local, group)
+    usual = _measure_usual_work(schedule.local, timeline) if len(timeline.teams) > 1 else None
+    _reduce_to_jitter(schedule.local, timeline.group)
+    pipeline_s = 0.0
+    if usual is not None:
+        pipeline_s = measure_waits(replace(schedule, local=usual)).wait_s
+        np.add(schedule.local, usual, out=schedule.local)
     return ResidualWaits(
         waits.wait_s,
         waits.caused_s,
         waits.times_last,
         waits.barriers,
-        jitter_s=measure_waits(schedule).wait_s,
+        jitter_s=max(measure_waits(schedule).wait_s - pipeline_s, 0.0),
+        pipeline_s=pipeline_s,
     )
+
+
+def _measure_usual_work(local: FloatArray, timeline: Timeline) -> FloatArray:
+    """Return the seconds that the stage of each rank usually works before each barrier."""
+    usual = np.zeros_like(local)
+    group = np.append(timeline.group, timeline.group.max(initial=0) + 1)
+    for rank in range(local.shape[1]):
+        team, rows = timeline.team_of(rank), timeline.match_team_barriers(rank)
+        if rows is None:
+            usual[:, rank] = local[:, rank]
+            continue
+        own = rows[:, team.index(rank)]
+        seconds = find_lower_quartile(local[rows, list(team)])
+        for number in np.unique(group[own]):
+            at = group[own] == number
+            usual[own[at], rank] = np.median(seconds[at])
+    return usual
 
 
 def _replay_waits(schedule: Schedule) -> tuple[float, FloatArray, IntArray]:
@@ -91,21 +117,24 @@ def _replay_waits(schedule: Schedule) -> tuple[float, FloatArray, IntArray]:
     count, world = len(schedule.local) - 1, schedule.local.shape[1]
     full: BoolArray = np.logical_and.reduce(schedule.depends & schedule.member, axis=1)
     caused, times_last = np.zeros(world), np.zeros(world, dtype=np.int64)
-    total, clock = 0.0, np.zeros(world)
+    total, clock, posts = 0.0, np.zeros(world), _Posts(schedule)
     for begin in range(0, count, ROWS_AT_ONCE):
         rows = np.s_[begin : min(begin + ROWS_AT_ONCE, count)]
         arrival = schedule.local[rows].copy()
         # After a barrier at which all ranks waited, clocks count from it; this needs no loop.
         before = np.vstack([clock, schedule.transfer[rows][:-1]])
         arrival += before
-        for row in np.flatnonzero(~full[rows]).tolist():
-            if row + 1 < len(arrival):
-                leaving = _compute_leaving(schedule, begin + row, arrival[row])
-                arrival[row + 1] += leaving - before[row + 1]
-        clock = _compute_leaving(schedule, begin + len(arrival) - 1, arrival[-1])
+        awaited = np.full(len(arrival), -np.inf)
+        for row in np.flatnonzero(~full[rows][:-1]).tolist():
+            awaited[row], leaving = posts.pass_barrier(begin + row, arrival[row])
+            arrival[row + 1] += leaving - before[row + 1]
+        awaited[-1], clock = posts.pass_barrier(begin + len(arrival) - 1, arrival[-1])
         member = schedule.member[rows]
         late = np.where(member, arrival, -np.inf)
         latest, last = late.max(axis=1), late.argmax(axis=1)
+        waits_for_post = awaited > latest
+        latest = np.maximum(latest, awaited)
+        last[waits_for_post] = schedule.member[schedule.posted[rows][waits_for_post]].argmax(axis=1)
         waits = np.where(member & schedule.depends[rows], latest[:, None] - arrival, 0.0)
         waited = waits.sum(axis=1)
         total += float(waited.sum())
@@ -114,16 +143,45 @@ def _replay_waits(schedule: Schedule) -> tuple[float, FloatArray, IntArray]:
     return total, caused, times_last
 
 
-def _compute_leaving(schedule: Schedule, barrier: int, arrival: FloatArray) -> FloatArray:
-    """Return when ranks leave a barrier, counted from the latest arrival at it, [W]."""
-    member = schedule.member[barrier]
-    latest = arrival[member].max()
-    leaving: FloatArray = np.where(
-        member & schedule.depends[barrier],
-        schedule.transfer[barrier],
-        arrival - latest + schedule.own[barrier],
-    )
-    return leaving
+class _Posts:
+    """Times of the posts since the last barrier at which all ranks waited.
+
+    Args:
+        schedule: durations to replay.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._awaited = np.zeros(len(schedule.posted), dtype=np.bool_)
+        self._awaited[schedule.posted[schedule.posted >= 0]] = True
+        self._passed = -1
+        self._total = 0.0
+        self._reached: dict[int, float] = {}
+
+    def pass_barrier(self, barrier: int, arrival: FloatArray) -> tuple[float, FloatArray]:
+        """Return the time of the post that a barrier waits for, and when ranks leave it, [W].
+
+        Both count from the latest arrival: the post from the one at the barrier before.
+
+        Args:
+            barrier: number of the barrier.
+            arrival: arrivals of the ranks, from the latest one at the barrier before, [W].
+        """
+        schedule, member = self._schedule, self._schedule.member[barrier]
+        if barrier > self._passed + 1:
+            # All ranks waited at the barriers in between.
+            self._total, self._reached = 0.0, {}
+        post = self._reached.get(int(schedule.posted[barrier]), -np.inf) - self._total
+        latest = max(float(arrival[member].max()), post)
+        self._passed, self._total = barrier, self._total + latest
+        if self._awaited[barrier]:
+            self._reached[barrier] = self._total
+        leaving: FloatArray = np.where(
+            member & schedule.depends[barrier],
+            schedule.transfer[barrier],
+            arrival - latest + schedule.own[barrier],
+        )
+        return post, leaving
 
 
 def _reduce_to_jitter(local: FloatArray, group: IntArray) -> None:

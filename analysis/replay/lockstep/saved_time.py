@@ -42,7 +42,8 @@ class SavedTime:
         def measure(each: int) -> FloatArray:
             return self.timeline.work_before_barriers(each, np.ones_like(kept), codes)
 
-        return self._move_to_excess(saved, measure(rank), self._find_typical(tuple(codes), measure))
+        typical = self._find_typical(rank, tuple(codes), measure)
+        return self._move_to_excess(saved, measure(rank), typical)
 
     def of_unrecorded(self, rank: int, kept: FloatArray) -> FloatArray:
         """Return the seconds saved if a rank's unrecorded time keeps a share, [E + 1].
@@ -53,20 +54,23 @@ class SavedTime:
         """
         seconds = self.timeline.unrecorded_before_barriers(rank)
         saved = seconds * (1.0 - kept[self.timeline.interval_step])
-        typical = self._find_typical(_UNRECORDED, self.timeline.unrecorded_before_barriers)
+        typical = self._find_typical(rank, _UNRECORDED, self.timeline.unrecorded_before_barriers)
         return self._move_to_excess(saved, seconds, typical)
 
     def _find_typical(
-        self, codes: tuple[int, ...], measure: Callable[[int], FloatArray]
+        self, rank: int, codes: tuple[int, ...], measure: Callable[[int], FloatArray]
     ) -> FloatArray:
         """Return the lower quartile of the members' seconds before each barrier, [E + 1].
 
-        More than half of the ranks may be slow there.
+        More than half of the ranks may be slow there. In a pipeline, the members of a barrier do
+        different work, so the ranks of the same stage are compared at their own barriers.
         """
+        if len(self.timeline.teams) > 1:
+            return self._find_typical_of_team(rank, measure)
         if codes not in self._typical:
             timeline = self.timeline
             world = len(timeline.end)
-            seconds = np.stack([measure(rank) for rank in range(world)], axis=1)
+            seconds = np.stack([measure(each) for each in range(world)], axis=1)
             everyone = np.ones((1, world), dtype=np.bool_)
             seconds[~np.vstack([timeline.member, everyone])] = np.nan
             ordered = np.sort(seconds, axis=1)  # absent ranks come last
@@ -74,6 +78,16 @@ class SavedTime:
             quarter = (counts - 1) // 4
             self._typical[codes] = np.nan_to_num(ordered[np.arange(len(ordered)), quarter])
         return self._typical[codes]
+
+    def _find_typical_of_team(self, rank: int, measure: Callable[[int], FloatArray]) -> FloatArray:
+        own, team = measure(rank), self.timeline.team_of(rank)
+        rows = self.timeline.match_team_barriers(rank)
+        if rows is None:
+            return own
+        seconds = [measure(mate)[rows[:, place]] for place, mate in enumerate(team)]
+        typical = np.zeros_like(own)
+        typical[rows[:, team.index(rank)]] = find_lower_quartile(np.stack(seconds, axis=1))
+        return typical
 
     def _move_to_excess(
         self, saved: FloatArray, seconds: FloatArray, typical: FloatArray
@@ -90,3 +104,13 @@ class SavedTime:
         known &= excess_by_step > 0
         share = excess / np.where(known, excess_by_step, 1.0)
         return np.clip(np.where(known, saved_by_step * share, saved), -seconds, seconds)
+
+
+def find_lower_quartile(seconds: FloatArray) -> FloatArray:
+    """Return the lower quartile of the ranks' seconds before each barrier, [N].
+
+    Args:
+        seconds: seconds of every rank, [N, ranks].
+    """
+    quartile: FloatArray = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 4]
+    return quartile

@@ -7,7 +7,8 @@ memory as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ _MAX_CELLS_PER_SPAN, _FREE_CELLS = 16, 1 << 20
 _SYNC_PHASES = (Phase.COMM.code, Phase.EVALUATE.code)
 _STEP_FIELDS, _BARRIER_FIELDS = (
     ("steps", "warm_up", "samples"),
-    ("barrier_step", "group", "member", "arrival", "finish"),
+    ("barrier_step", "group", "is_post", "member", "arrival", "finish"),
 )
 _SCATTERED_FIELDS = (
     "scattered_step",
@@ -50,7 +51,8 @@ _N = TypeVar("_N", np.float32, np.uint8)
 class TimelineChunk:
     """Some steps of a run, with the fields of `Timeline`.
 
-    Barriers are in any order. Ranks that are no members of a barrier have NaN as their times.
+    Barriers are in any order, but in one of their dependencies if some of them are posts. Ranks
+    that are no members of a barrier have NaN as their times.
     """
 
     steps: IntArray
@@ -58,6 +60,7 @@ class TimelineChunk:
     samples: IntArray
     barrier_step: IntArray
     group: IntArray
+    is_post: BoolArray
     member: BoolArray
     arrival: FloatArray
     finish: FloatArray
@@ -95,7 +98,7 @@ def build_timeline(run: RunData) -> Timeline:
         builder = TimelineBuilder(run.world_size)
         for spans in iterate_kept_spans(run, int(last.min())):
             builder.add(build_part(spans, run.world_size))
-    return builder.timeline()
+    return builder.timeline(run.teams)
 
 
 def iterate_kept_spans(run: RunData, until: int | None = None) -> Iterator[SpanColumns]:
@@ -136,18 +139,19 @@ def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
     samples[cell[turns]] = np.maximum.reduceat(spans.work, turns)
     warm_up = np.zeros(len(steps), dtype=np.bool_)
     warm_up[step[(spans.flags & Flag.WARM_UP) != 0]] = True
-    barrier_step, group, member, arrival, finish, used = _find_barriers(spans, step, world)
+    barriers, used = _find_barriers(spans, step, world)
     end = np.zeros(world)
     np.maximum.at(end, spans.rank, spans.end_ns * _S)
     return TimelineChunk(
         steps=steps,
         warm_up=warm_up,
         samples=samples.reshape(len(steps), world),
-        barrier_step=barrier_step,
-        group=group,
-        member=member,
-        arrival=arrival,
-        finish=finish,
+        barrier_step=barriers.step,
+        group=barriers.group,
+        is_post=barriers.is_post,
+        member=barriers.member,
+        arrival=barriers.arrival,
+        finish=barriers.finish,
         work=_build_phase_times(
             spans, step, _count_places(used, cell, turns), used, (len(steps), world)
         ),
@@ -175,14 +179,28 @@ def require_dense(steps: int, world: int, spans: int) -> None:
         )
 
 
-def _find_barriers(
-    spans: SpanColumns, step: IntArray, world: int
-) -> tuple[IntArray, IntArray, BoolArray, FloatArray, FloatArray, BoolArray]:
+@dataclass(frozen=True)
+class _Barriers:
+    """Barriers of some steps, with the fields of `TimelineChunk`."""
+
+    step: IntArray
+    group: IntArray
+    is_post: BoolArray
+    member: BoolArray
+    arrival: FloatArray
+    finish: FloatArray
+
+    def in_order(self, order: IntArray) -> _Barriers:
+        """Return the barriers in another order."""
+        return _Barriers(**{f.name: getattr(self, f.name)[order] for f in fields(self)})
+
+
+def _find_barriers(spans: SpanColumns, step: IntArray, world: int) -> tuple[_Barriers, BoolArray]:
     """Return the barriers of some steps, and a mask of the spans that belong to them.
 
     A barrier is a collective that several ranks reached, or an evaluation pause that all ranks
     reached. A strategy numbers the collectives of a step, so spans with the same number belong to
-    the same one.
+    the same one. An asynchronous span is a post, for which the span with the next number waits.
     """
     rows = np.flatnonzero(np.isin(spans.phase, _SYNC_PHASES) & (spans.group >= 0))
     # Pauses get negative numbers, to be distinct from collectives.
@@ -199,18 +217,88 @@ def _find_barriers(
     finish[index, spans.rank[rows]] = spans.end_ns[rows] * _S
     member = ~np.isnan(arrival)
     of_step, number = keys // several, keys % several + lowest
+    is_post = np.zeros(len(keys), dtype=np.bool_)
+    is_post[index[(spans.flags[rows] & Flag.ASYNC) != 0]] = True
     # In a run with a single rank, its collectives count as barriers, too.
     real = member.sum(axis=1) >= np.where(number < 0, world, min(2, world))
+    real |= is_post | (find_posts(of_step, number, is_post) >= 0)
     used = np.zeros(len(spans), dtype=np.bool_)
     used[rows[real[index]]] = True
-    return (
+    found = _Barriers(
         of_step[real],
         np.maximum(number[real], -1),
+        is_post[real],
         member[real],
         arrival[real],
         finish[real],
-        used,
     )
+    if is_post.any():
+        place = (np.cumsum(real) - 1)[index[real[index]]]
+        found = found.in_order(_sort_by_dependencies(found, place, spans.rank[used]))
+    return found, used
+
+
+def find_posts(step: IntArray, group: IntArray, is_post: BoolArray) -> IntArray:
+    """Return the row of the post that each barrier waits for, or -1, [E].
+
+    Args:
+        step: index of each barrier's step, [E].
+        group: number of each barrier in its step, [E].
+        is_post: mask of the posts, [E].
+    """
+    found = np.full(len(step), -1, dtype=np.int64)
+    posts = np.flatnonzero(is_post)
+    if not len(posts):
+        return found
+    several = int(group.max()) + 3
+    keys = step * several + group + 2
+    order = np.argsort(keys)
+    awaited = keys[posts] + 1
+    at = np.minimum(np.searchsorted(keys[order], awaited), len(keys) - 1)
+    waiting = order[at]
+    exists = (keys[waiting] == awaited) & ~is_post[waiting]
+    found[waiting[exists]] = posts[exists]
+    return found
+
+
+def _sort_by_dependencies(barriers: _Barriers, visited: IntArray, rank: IntArray) -> IntArray:
+    """Return an order of barriers in which each follows those that it depends on.
+
+    Among several possible ones, the first to end comes first. Contradictory times, as of clocks
+    that differ, allow no such order; then the time decides.
+
+    Args:
+        barriers: barriers of some steps.
+        visited: barriers that ranks visited, each rank's in the order of its visits.
+        rank: ranks of these visits.
+    """
+    posted = find_posts(barriers.step, barriers.group, barriers.is_post)
+    latest = find_latest_arrival(barriers.arrival, barriers.member, posted)
+    by_rank = np.argsort(rank, kind="stable")
+    chain = visited[by_rank]
+    same = np.flatnonzero(np.diff(rank[by_rank]) == 0)
+    waits = np.flatnonzero(posted >= 0)
+    before = np.concatenate([chain[same], posted[waits]]).tolist()
+    after = np.concatenate([chain[same + 1], waits]).tolist()
+    following: list[list[int]] = [[] for _ in latest]
+    missing = [0] * len(latest)
+    for first, second in zip(before, after, strict=True):
+        following[first].append(second)
+        missing[second] += 1
+    key = list(zip(barriers.step.tolist(), latest.tolist(), range(len(latest)), strict=True))
+    ready = [key[row] for row, count in enumerate(missing) if not count]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        row = heappop(ready)[-1]
+        order.append(row)
+        for next_row in following[row]:
+            missing[next_row] -= 1
+            if not missing[next_row]:
+                heappush(ready, key[next_row])
+    if len(order) < len(latest):
+        return np.lexsort((latest, barriers.step))
+    return np.array(order, dtype=np.int64)
 
 
 def _count_places(used: BoolArray, cell: IntArray, turns: IntArray) -> IntArray:
@@ -303,20 +391,32 @@ class TimelineBuilder:
         self._end = np.maximum(self._end, chunk.end)
         self._count += len(chunk.steps)
 
-    def timeline(self) -> Timeline:
-        """Return the timeline of all chunks, at least one; the builder is empty afterwards."""
+    def timeline(self, teams: tuple[tuple[int, ...], ...]) -> Timeline:
+        """Return the timeline of all chunks, at least one; the builder is empty afterwards.
+
+        Args:
+            teams: ranks that do the same work.
+        """
         barrier_step, group, member = (
             self._concatenate("barrier_step"),
             self._concatenate("group"),
             self._concatenate("member"),
         )
         arrival, finish = self._concatenate("arrival"), self._concatenate("finish")
-        # Chunks have their barriers by step and group number; the timeline needs time order.
-        latest = find_latest_arrival(arrival, member)
-        if (np.diff(latest) < 0).any():
+        is_post = self._concatenate("is_post")
+        posted = find_posts(barrier_step, group, is_post)
+        latest = find_latest_arrival(arrival, member, posted)
+        # Chunks have their barriers by step and group number; the timeline needs time order. Steps
+        # with posts are in the order of their dependencies already, and follow one another.
+        if is_post.any():
+            of_posts = np.isin(barrier_step, barrier_step[is_post])
+            order = np.lexsort((np.where(of_posts, 0.0, latest), barrier_step))
+        else:
             order = np.argsort(latest, kind="stable")
+        if (np.diff(order) < 0).any():
             barrier_step, group, member = barrier_step[order], group[order], member[order]
-            arrival, finish = arrival[order], finish[order]
+            arrival, finish, is_post = arrival[order], finish[order], is_post[order]
+            posted = find_posts(barrier_step, group, is_post)
         # A rank that is no member passes a barrier in no time, at the end of its last one before.
         if not member.all():
             before = np.maximum.accumulate(np.where(member, finish, 0.0), axis=0)
@@ -330,8 +430,10 @@ class TimelineBuilder:
             member=member,
             arrival=arrival,
             finish=finish,
+            posted=posted,
             work=self._build_work(),
             end=self._end,
+            teams=teams,
         )
 
     def _build_work(self) -> PhaseTimes:

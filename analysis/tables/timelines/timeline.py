@@ -37,8 +37,11 @@ class Timeline:
         arrival: each rank's arrival at each barrier, [E, W]; for a rank that is no member, the end
             of its last barrier before.
         finish: time at which each rank leaves each barrier, [E, W].
+        posted: index of the post that each barrier waits for besides its members, or -1, [E]. A
+            post is a barrier of one rank, such as the sender of a message.
         work: recorded work of the ranks between barriers; the rest is unrecorded time.
         end: end of each rank's last span, [W].
+        teams: ranks that do the same work; each rank is in one team.
     """
 
     steps: IntArray
@@ -49,8 +52,10 @@ class Timeline:
     member: BoolArray
     arrival: FloatArray
     finish: FloatArray
+    posted: IntArray
     work: PhaseTimes
     end: FloatArray
+    teams: tuple[tuple[int, ...], ...]
 
     @property
     def pause(self) -> BoolArray:
@@ -106,8 +111,8 @@ class Timeline:
 
     @cached_property
     def latest(self) -> FloatArray:
-        """Return the latest arrival at each barrier, [E]."""
-        return find_latest_arrival(self.arrival, self.member)
+        """Return the latest arrival at each barrier, or the post that it waits for, [E]."""
+        return find_latest_arrival(self.arrival, self.member, self.posted)
 
     @cached_property
     def outside(self) -> FloatArray:
@@ -190,6 +195,23 @@ class Timeline:
             np.float64
         )
 
+    def team_of(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that do the same work as a rank, with the rank itself."""
+        return next(team for team in self.teams if rank in team)
+
+    def match_team_barriers(self, rank: int) -> IntArray | None:
+        """Return the barriers at which the team of a rank is as far as the rank, [N, team].
+
+        These are those of each rank itself, in their order, and after them the end of the run. It
+        is None if the ranks do not have the same number of barriers in each step.
+        """
+        rows = [np.flatnonzero(self.member[:, mate]) for mate in self.team_of(rank)]
+        steps = [self.barrier_step[own] for own in rows]
+        if any(not np.array_equal(each, steps[0]) for each in steps):
+            return None
+        end = len(self.group)
+        return np.stack([np.append(own, end) for own in rows], axis=1)
+
     def work_before_barriers(
         self, rank: int, share: FloatArray, codes: Sequence[int] = range(PHASES)
     ) -> FloatArray:
@@ -212,16 +234,19 @@ class Timeline:
         return seconds
 
 
-def find_latest_arrival(arrival: FloatArray, member: BoolArray) -> FloatArray:
-    """Return the latest arrival of the members of each barrier, [E].
+def find_latest_arrival(arrival: FloatArray, member: BoolArray, posted: IntArray) -> FloatArray:
+    """Return the latest arrival of the members of each barrier, or the post it waits for, [E].
 
     Args:
         arrival: arrivals of all ranks, [E, W].
         member: mask of the members, [E, W].
+        posted: index of the post that each barrier waits for, or -1, [E].
     """
     if not arrival.size:
         return np.zeros(len(arrival))
     latest: FloatArray = (
         arrival.max(axis=1) if member.all() else np.where(member, arrival, -np.inf).max(axis=1)
     )
+    waiting = np.flatnonzero(posted >= 0)
+    latest[waiting] = np.maximum(latest[waiting], latest[posted[waiting]])
     return latest

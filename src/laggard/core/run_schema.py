@@ -169,12 +169,14 @@ class TraceOrigin(Record):
         notes: descriptions of everything that could not be converted.
         replayable: whether the replay supports the dependencies of the trace; if not, no cost of
             causes is reported.
+        stages: pipeline stage of each rank; empty if the model is not split into stages.
     """
 
     format: Literal["bytedance", "flight_recorder", "horovod", "kineto"]
     path: str
     notes: tuple[str, ...] = ()
     replayable: bool = True
+    stages: tuple[int, ...] = ()
 
 
 def _upgrade_version(value: object) -> object:

@@ -37,7 +37,7 @@ from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.analysis.tables.write_run import write_run
 from laggard.core.errors import InputError, LaggardError, TraceFormatError
 from laggard.core.span_schema import Lane, Phase
-from tests.analysis.bytedance_traces import data_parallel, pipeline
+from tests.analysis.bytedance_traces import STEPS, data_parallel, pipeline
 from tests.analysis.traces import LEVEL, keep_spans, quiet
 
 KEPT = [Phase.FORWARD.code, Phase.BACKWARD.code, Phase.OPTIMIZER.code]
@@ -135,15 +135,14 @@ def test_sampled_steps_are_laid_behind_each_other() -> None:
     assert any("one after the other" in note for note in notes)
 
 
-def test_a_pipeline_is_told_and_not_priced() -> None:
-    """Sends and receives are beside the work; the embedding's all-reduce is of the two stages that
-    share it."""
+def test_a_slower_stage_of_a_pipeline_is_no_straggler() -> None:
+    """The embedding's all-reduce is of the two stages that share it."""
     run = operations_to_run(pipeline(3, 4, lambda s: 2.0 if s == 2 else 1.0), Path("t.parquet"))
-    assert not run.is_lockstep
-    assert not origin(run).replayable
-    found = describe_asynchronous(run)
-    assert not found.costed
+    assert run.is_lockstep
+    assert run.teams == ((0, 3), (1, 4), (2, 5))
+    found = analyze_lockstep(run)
     assert found.findings == ()
+    assert found.is_reliable
     assert any("pipeline stages" in note for note in found.notes)
     # all wait at the end for the last stage, and nothing is transferred: what is no compute is
     # waiting, or the pipeline's own idling
@@ -155,6 +154,41 @@ def test_a_pipeline_is_told_and_not_priced() -> None:
     compute = spans.where(spans.phase == Phase.BACKWARD.code)
     per_rank = np.bincount(compute.rank, weights=compute.dur_ns)
     assert per_rank[2] == pytest.approx(2 * per_rank[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("microbatches", [2, 8])
+@pytest.mark.parametrize(("stages", "stage"), [(2, 0), (2, 1), (4, 0), (4, 2), (4, 3)])
+def test_cost_of_a_slow_worker_of_a_pipeline(stages: int, stage: int, microbatches: int) -> None:
+    """The durations of the pipelines come from a recursion of the generator."""
+
+    def trace(slow: float) -> Operations:
+        return pipeline(
+            stages,
+            microbatches,
+            lambda s: 1.5 if s == 1 else 1.0,
+            slow_worker=lambda dp, s: slow if (dp, s) == (1, stage) else 1.0,
+        )
+
+    slow, healthy = trace(2.0), trace(1.0)
+    took, usual = (STEPS * float(each.end_s.max()) for each in (slow, healthy))
+    found = analyze_lockstep(operations_to_run(slow, Path("t.parquet")))
+    assert [f.host for f in found.stragglers] == [f"worker-{stages + stage}-stage-{stage}"]
+    assert found.lost_s / found.makespan_s == pytest.approx((took - usual) / took, abs=0.02)
+    assert found.is_reliable
+    assert analyze_lockstep(operations_to_run(healthy, Path("t.parquet"))).findings == ()
+
+
+def test_stages_of_several_chunks_are_told_and_not_priced() -> None:
+    operations = pipeline(2, 4, lambda _: 1.0)
+    chunks = operations.where(np.arange(len(operations)))
+    run = operations_to_run(
+        replace(chunks, mc=np.where(chunks.mb_id >= 0, chunks.mb_id + 1, -1)), Path("t.parquet")
+    )
+    assert not run.is_lockstep
+    assert not origin(run).replayable
+    found = describe_asynchronous(run)
+    assert not found.costed
+    assert any("several chunks" in note for note in found.notes)
 
 
 def origin(run: RunData) -> Any:

@@ -18,6 +18,7 @@ from laggard.analysis.replay.lockstep.maxplus import (
     build_observed_schedule,
     compute_makespan,
 )
+from laggard.analysis.replay.lockstep.residual_waits import measure_waits
 from laggard.analysis.tables.columns import BoolArray, FloatArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
@@ -29,11 +30,26 @@ from tests.analysis.traces import CONTINUUM, HARSH, LEVEL, keep_spans, quiet
 
 def simulate(schedule: Schedule) -> float:
     """One barrier after another, one rank after another: the definition, slowly."""
+    return _simulate(schedule)[0]
+
+
+def _simulate(schedule: Schedule) -> tuple[float, float]:
+    """The makespan, and the seconds that ranks wait before its end."""
     clock = [0.0] * schedule.local.shape[1]
-    latest = 0.0
+    reached: list[float] = []
+    waited = 0.0
     for barrier in range(len(schedule.local)):
         arrival = [at + float(schedule.local[barrier, rank]) for rank, at in enumerate(clock)]
         latest = max(at for rank, at in enumerate(arrival) if schedule.member[barrier, rank])
+        if schedule.posted[barrier] >= 0:
+            latest = max(latest, reached[int(schedule.posted[barrier])])
+        reached.append(latest)
+        if barrier < len(schedule.local) - 1:
+            waited += sum(
+                latest - at
+                for at, waits in zip(arrival, schedule.depends[barrier], strict=True)
+                if waits
+            )
         clock = [
             (
                 latest + float(schedule.transfer[barrier, rank])
@@ -42,7 +58,7 @@ def simulate(schedule: Schedule) -> float:
             )
             for rank, own in enumerate(arrival)
         ]
-    return latest
+    return reached[-1], waited
 
 
 def schedules(max_barriers: int = 12) -> st.SearchStrategy[Schedule]:
@@ -55,7 +71,9 @@ def schedules(max_barriers: int = 12) -> st.SearchStrategy[Schedule]:
         member[:, draw(st.integers(0, world - 1))] = True
         depends &= member
         depends[-1] = member[-1] = True
-        return Schedule(draw(seconds), draw(seconds), draw(seconds), depends, member)
+        posted = np.array([draw(st.integers(-1, max(n - 1, -1))) for n in range(barriers)])
+        posted[-1] = -1
+        return Schedule(draw(seconds), draw(seconds), draw(seconds), depends, member, posted)
 
     return build()
 
@@ -64,6 +82,13 @@ def schedules(max_barriers: int = 12) -> st.SearchStrategy[Schedule]:
 @settings(deadline=None, max_examples=200)
 def test_blocks_replay_like_the_slow_simulator(schedule: Schedule) -> None:
     assert compute_makespan(schedule) == pytest.approx(simulate(schedule), abs=1e-9)
+
+
+@given(schedules())
+@settings(deadline=None, max_examples=200)
+def test_waits_are_those_of_the_slow_simulator(schedule: Schedule) -> None:
+    world = schedule.local.shape[1]
+    assert measure_waits(schedule).wait_s * world == pytest.approx(_simulate(schedule)[1], abs=1e-9)
 
 
 @given(schedules(), st.integers(0, 2**32 - 1))

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from laggard.analysis.formats.import_run.clock_offsets import ClockAlignment
 from laggard.analysis.formats.import_run.imported_run import RankStep
+from laggard.analysis.formats.kineto.ranks.messages import MatchedMessages
 from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRecording
 from laggard.analysis.formats.kineto.trace_file import format_file_notes
 from laggard.core.span_schema import Lane, Phase
+from laggard.core.text.text_format import format_count
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class ImportedTraces:
         steps: converted steps, with ranks numbered from 0.
         clocks: offsets of the clocks, by rank of the job.
         has_unknown_groups: whether the ranks of any process group are unknown.
-        has_point_to_point: whether any message between two ranks was recorded.
+        stages: pipeline stage of each rank; empty without a pipeline.
+        messages: messages between two ranks.
     """
 
     recordings: tuple[RankRecording, ...]
@@ -32,7 +35,8 @@ class ImportedTraces:
     steps: tuple[RankStep, ...]
     clocks: ClockAlignment
     has_unknown_groups: bool
-    has_point_to_point: bool
+    stages: tuple[int, ...]
+    messages: MatchedMessages
 
 
 def list_import_notes(traces: ImportedTraces) -> tuple[str, ...]:
@@ -152,24 +156,34 @@ def _describe_collectives(traces: ImportedTraces) -> list[str]:
             " ranks it has. Waits in these collectives are not attributed to any rank, and no cost"
             " of causes is computed."
         )
-    if traces.has_point_to_point:
-        notes.append(
-            "Ranks sent messages to single other ranks, as between pipeline stages. The traces do"
-            " not relate these messages, so no cost of causes is computed."
-        )
+    on_messages = _describe_messages(traces)
+    notes += [on_messages] * bool(on_messages)
     if len(traces.recordings) > 1 and not any(span.phase is Phase.COMM for span in spans):
         notes.append("The traces contain no collective, so no waits between ranks are known.")
     return notes
 
 
-def count_point_to_point(recordings: Sequence[RankRecording]) -> int:
-    """Return the number of recorded messages between two ranks."""
-    return sum(
-        each.is_point_to_point
-        for recording in recordings
-        for step in recording.steps.values()
-        for each in step.collectives
-    )
+def _describe_messages(traces: ImportedTraces) -> str:
+    messages, cannot = traces.messages, "so no cost of causes is computed."
+    if messages.lacks_peers:
+        return (
+            "Ranks sent messages to single other ranks, as between pipeline stages. The traces do"
+            f" not record to which ones, {cannot}"
+        )
+    if messages.unmatched:
+        count = format_count(messages.unmatched, "message")
+        return f"Of {count} between two ranks only one end was recorded, {cannot}"
+    if messages.are_contradictory:
+        return (
+            "Messages seem to arrive before they are sent: the clocks of the ranks differ, and no"
+            f" collective relates them, {cannot}"
+        )
+    if traces.stages:
+        return (
+            f"Messages show a pipeline of {max(traces.stages) + 1} stages. Ranks are compared with"
+            " those of the same stage."
+        )
+    return ""
 
 
 def format_host_name(recording: RankRecording, recordings: Sequence[RankRecording]) -> str:

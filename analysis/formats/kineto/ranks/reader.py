@@ -23,11 +23,11 @@ from laggard.analysis.formats.import_run.imported_run import (
 from laggard.analysis.formats.kineto.ranks.group_identities import GroupIdentities, RankSteps
 from laggard.analysis.formats.kineto.ranks.import_notes import (
     ImportedTraces,
-    count_point_to_point,
     format_host_name,
     format_numbers,
     list_import_notes,
 )
+from laggard.analysis.formats.kineto.ranks.messages import MatchedMessages
 from laggard.analysis.formats.kineto.ranks.profiling_cycles import close_gaps, read_cycles
 from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRecording
 from laggard.analysis.formats.kineto.ranks.synchronizations import (
@@ -70,7 +70,9 @@ def read_kineto(path: Path) -> RunData:
     }
     require_same_counts(path, found)
     clocks = _align_clocks(recordings, common, found)
-    steps = close_gaps(_convert_steps(common, found, clocks), joined.cycle_of_step)
+    messages = MatchedMessages(common, clocks)
+    steps = close_gaps(_convert_steps(common, found, clocks, messages), joined.cycle_of_step)
+    stages = messages.find_stages(tuple(common)) if messages.are_known else ()
     traces = ImportedTraces(
         recordings=recordings,
         cycle_notes=joined.notes,
@@ -78,20 +80,21 @@ def read_kineto(path: Path) -> RunData:
         steps=tuple(steps),
         clocks=clocks,
         has_unknown_groups=identities.has_unknown_groups(),
-        has_point_to_point=count_point_to_point(recordings) > 0,
+        stages=stages,
+        messages=messages,
     )
     origin = TraceOrigin(
         format="kineto",
         path=path.name,
         notes=list_import_notes(traces),
-        replayable=not (
-            traces.has_unknown_groups or traces.has_point_to_point or clocks.contradictory
-        ),
+        replayable=not (traces.has_unknown_groups or clocks.contradictory) and messages.are_known,
+        stages=stages,
     )
     hosts = tuple(
         build_rank_host(
             number,
             format_host_name(each, recordings),
+            tier=f"stage {stages[number]}" if stages else "",
             device_class=each.device or "cpu",
             offset_ns=clocks.offsets[each.rank].largest_ns,
             error_ns=clocks.offsets[each.rank].error_ns,
@@ -140,15 +143,29 @@ def _align_clocks(
 
 
 def _convert_steps(
-    steps: RankSteps, found: _Synchronizations, clocks: ClockAlignment
+    steps: RankSteps,
+    found: _Synchronizations,
+    clocks: ClockAlignment,
+    messages: MatchedMessages,
 ) -> list[RankStep]:
     """Return the steps of all ranks, numbered from 0, on one clock."""
     numbers = number_groups(found)
-    return [
-        _correct_step(to_rank_step(step, place, found[rank, number], numbers), clocks.offsets[rank])
-        for place, (rank, own) in enumerate(steps.items())
-        for number, step in own.items()
-    ]
+    used = (
+        numbers[each.group] + each.number
+        for own in found.values()
+        for each in own
+        if each.group is not None
+    )
+    first_message = max(used, default=-1) + 1
+    converted = []
+    for place, (rank, own) in enumerate(steps.items()):
+        for number, step in own.items():
+            exchanged = (
+                messages.list_spans(rank, number, first_message) if messages.are_known else ()
+            )
+            on_own_clock = to_rank_step(step, place, found[rank, number], numbers, exchanged)
+            converted.append(_correct_step(on_own_clock, clocks.offsets[rank]))
+    return converted
 
 
 def _correct_step(step: RankStep, offset: ClockOffset) -> RankStep:

@@ -8,7 +8,7 @@ which is the same on all ranks of its group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,6 +189,7 @@ def to_rank_step(
     rank: int,
     synchronizations: Sequence[Synchronization],
     numbers: Mapping[GroupKey, int],
+    messages: Iterable[TraceSpan] = (),
 ) -> RankStep:
     """Convert one step of one rank to spans.
 
@@ -200,13 +201,16 @@ def to_rank_step(
         rank: number of the rank in the run.
         synchronizations: synchronizations of the step.
         numbers: number of the first synchronization of each group.
+        messages: posts and waits of messages; without them, messages have no number.
     """
-    waits: list[TraceSpan] = []
+    waits: list[TraceSpan] = list(messages)
+    is_matched = bool(waits)
     background: list[TraceSpan] = []
     for each in synchronizations:
         number = NO_GROUP if each.group is None else numbers[each.group] + each.number
         exposed, *hidden = split_exposed(_to_wait(trace, each, number), trace.busy)
-        waits.append(exposed)
+        if not (is_matched and each.collectives[0].messages):
+            waits.append(exposed)
         if len(each.collectives) > 1 or hidden:
             background += [
                 TraceSpan(
