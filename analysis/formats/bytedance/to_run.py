@@ -9,6 +9,7 @@ costs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -233,7 +234,7 @@ def _build_rank_step(
         resolution_ns,
     )
     waits = _split_exposed_collectives(spans, communicates & ~links, busy)
-    messages = _build_messages(spans, here.optype.tolist(), work, busy)
+    messages = _build_messages(spans, here.optype.tolist(), work)
     main = build_main_lane(work, (*messages, *(span for span in waits if span.lane == Lane.MAIN)))
     background = [span for span in (*spans, *waits) if span.lane != Lane.MAIN]
     window = int(layout.start_ns[rows].min()), int(layout.end_ns[rows].max())
@@ -255,17 +256,20 @@ def _measure_resolution_ns(operations: Operations, layout: StepLayout) -> int:
 
 
 def _build_messages(
-    spans: Sequence[TraceSpan], codes: Sequence[int], work: Sequence[TraceSpan], busy: BusyTimes
+    spans: Sequence[TraceSpan], codes: Sequence[int], work: Sequence[TraceSpan]
 ) -> tuple[TraceSpan, ...]:
     """Return the sends and receives of a worker as they block its main lane.
+
+    The k-th receive is needed by the k-th computation of its direction. If their numbers differ, it
+    is needed from its end on.
 
     Args:
         spans: all operations.
         codes: their types.
         work: operations that are work, in order.
-        busy: times of the work.
     """
-    posts, receipts = [], []
+    posts: list[TraceSpan] = []
+    received: dict[Phase, list[TraceSpan]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
     for span, code in zip(spans, codes, strict=True):
         if span.lane == Lane.MAIN or span.group == NO_GROUP:
             continue
@@ -273,7 +277,16 @@ def _build_messages(
         if _OPTYPES[code] in RECEIVES:
             posts.append(to_post(on_main, work))
         else:
-            receipts.append(to_receipt(on_main, work, busy))
+            is_forward = _OPTYPES[code] is OpType.FORWARD_RECV
+            received[Phase.FORWARD if is_forward else Phase.BACKWARD].append(on_main)
+    receipts: list[TraceSpan] = []
+    for phase, messages in received.items():
+        needed = [place for place, span in enumerate(work) if span.phase is phase]
+        for number, message in enumerate(messages):
+            at = bisect_left(work, message.end_ns, key=lambda span: span.start_ns)
+            if len(needed) == len(messages):
+                at = needed[number]
+            receipts.append(to_receipt(message, work[:at]))
     return (*posts, *receipts)
 
 

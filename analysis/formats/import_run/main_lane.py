@@ -144,22 +144,15 @@ def find_work_end(work: Sequence[TraceSpan], moment_ns: int) -> int:
     return min(work[at].end_ns, moment_ns) if at >= 0 else 0
 
 
-def to_receipt(message: TraceSpan, work: Sequence[TraceSpan], busy: BusyTimes) -> TraceSpan:
+def to_receipt(message: TraceSpan, work: Sequence[TraceSpan]) -> TraceSpan:
     """Return the part of a message that blocks its rank, which is empty if it came during work.
-
-    Then the rank needs it from the end of this work on, at the latest.
 
     Args:
         message: message of a rank, from its launch to its end.
-        work: work of the rank, in order.
-        busy: times of the work.
+        work: work of the rank before it needs the message, in order.
     """
-    begins_ns = busy.exposed_from(message.start_ns, message.end_ns)
-    if begins_ns < message.end_ns:
-        return replace(message, start_ns=begins_ns)
-    at = bisect_right(work, message.end_ns, key=lambda span: span.start_ns) - 1
-    needed_ns = max(work[at].end_ns, message.end_ns) if at >= 0 else message.end_ns
-    return replace(message, start_ns=needed_ns, end_ns=needed_ns)
+    needed_ns = max(work[-1].end_ns, message.start_ns) if work else message.start_ns
+    return replace(message, start_ns=needed_ns, end_ns=max(message.end_ns, needed_ns))
 
 
 def build_main_lane(work: Iterable[TraceSpan], waits: Iterable[TraceSpan]) -> tuple[TraceSpan, ...]:
