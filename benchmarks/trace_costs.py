@@ -27,6 +27,7 @@ from laggard.analysis.formats.registry import open_run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.analysis.kineto_traces import GLOO, annotation, document, event, write
 from tests.analysis.parallel_traces import Job, job_documents, run_job
+from tests.analysis.pipeline_traces import Pipeline, measure_lost_share, pipeline_documents
 
 PIECE_US, BACKWARD_US, TRANSFER_US, JITTER, STALL_US = 1000.0, 2000.0, 100.0, 0.03, 8000.0
 Event = dict[str, Any]
@@ -229,6 +230,21 @@ def _compare_groups(steps: int, scratch: Path) -> None:
     _print_row("groups (TP pairs, DP)", steps, true, folders["slow"], folders["twin"])
 
 
+def _compare_pipeline(stages: int, steps: int, scratch: Path) -> None:
+    """Compare two replicas of a pipeline whose second stage does more than the others."""
+    job = Pipeline(
+        stages=stages,
+        steps=steps,
+        slow={3: 2.0},
+        stage_us=lambda stage: 1500.0 if stage == 1 else 1000.0,
+    )
+    folders = [
+        write(scratch / f"pipeline-{stages}-{steps}-{name}", pipeline_documents(each))
+        for name, each in (("slow", job), ("twin", job.healthy))
+    ]
+    _print_row(f"pipeline, {stages} stages", steps, 100 * measure_lost_share(job), *folders)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -242,6 +258,9 @@ def main() -> None:
                 _compare_training(kind, replace(training, steps=steps), Path(folder))
         for steps in chosen.steps:
             _compare_groups(steps, Path(folder))
+        for stages in (2, 4):
+            for steps in chosen.steps:
+                _compare_pipeline(stages, steps, Path(folder))
 
 
 if __name__ == "__main__":

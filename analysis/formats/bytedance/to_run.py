@@ -11,40 +11,46 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from laggard.analysis.formats.bytedance.hidden_barriers import (
+    HiddenBarrier,
+    find_hidden_barriers,
+)
 from laggard.analysis.formats.bytedance.operations import (
     COMMUNICATION_TYPES,
-    COMPUTE_TYPES,
     DATA_PARALLEL_TYPES,
     PIPELINE_TRANSFER_TYPES,
     RECEIVES,
     Operations,
     OpType,
 )
+from laggard.analysis.formats.bytedance.step_layout import (
+    StepLayout,
+    align_steps,
+    find_resolution_ns,
+)
 from laggard.analysis.formats.import_run.imported_run import (
-    NS_PER_S,
     RankStep,
     build_imported_run,
     build_rank_host,
 )
 from laggard.analysis.formats.import_run.main_lane import (
-    MAX_RESOLUTION_NS,
     BusyTimes,
     TraceSpan,
     build_main_lane,
-    measure_resolution_ns,
     split_exposed,
     to_post,
     to_receipt,
 )
-from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.analysis.tables.columns import BoolArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import TraceOrigin
 from laggard.core.span_schema import NO_GROUP, Flag, Lane, Phase
+from laggard.core.text.text_format import format_list
 
 PHASE_BY_OPTYPE: Mapping[OpType, Phase] = {
     OpType.FORWARD: Phase.FORWARD,
@@ -53,18 +59,6 @@ PHASE_BY_OPTYPE: Mapping[OpType, Phase] = {
     OpType.GC: Phase.OTHER,
 } | dict.fromkeys(COMMUNICATION_TYPES, Phase.COMM)
 _OPTYPES = tuple(OpType)
-
-
-@dataclass(frozen=True)
-class StepLayout:
-    """Starts and ends on one clock, in nanoseconds, [N].
-
-    `concatenated` is true if steps had to be placed one after the other.
-    """
-
-    start_ns: IntArray
-    end_ns: IntArray
-    concatenated: bool
 
 
 def operations_to_run(operations: Operations, path: Path) -> RunData:
@@ -81,9 +75,19 @@ def operations_to_run(operations: Operations, path: Path) -> RunData:
     ranks, rank = np.unique(operations.rank, return_inverse=True)
     group = _assign_groups(operations)
     group = np.where(group >= 0, group, _assign_messages(operations, int(group.max()) + 1))
-    resolution_ns = _measure_resolution_ns(operations, layout)
+    resolution_ns = find_resolution_ns(operations, layout)
+    barriers = find_hidden_barriers(operations, layout, resolution_ns)
+    hidden = _list_hidden_waits(barriers, int(group.max()) + 1)
     steps = tuple(
-        _build_rank_step(operations, layout, rows, group, int(rank[rows[0]]), resolution_ns)
+        _build_rank_step(
+            operations,
+            layout,
+            rows,
+            group,
+            int(rank[rows[0]]),
+            resolution_ns,
+            hidden.get((int(operations.step[rows[0]]), int(operations.rank[rows[0]])), ()),
+        )
         for rows in _split_rank_steps(operations)
     )
     first = [int(np.flatnonzero(rank == n)[0]) for n in range(len(ranks))]
@@ -99,7 +103,7 @@ def operations_to_run(operations: Operations, path: Path) -> RunData:
     origin = TraceOrigin(
         format="bytedance",
         path=path.name,
-        notes=_list_import_notes(operations, layout),
+        notes=_list_import_notes(operations, layout, barriers),
         replayable=not operations.is_interleaved,
         stages=tuple(int(operations.stage[row]) for row in first)
         if operations.is_pipelined
@@ -108,29 +112,6 @@ def operations_to_run(operations: Operations, path: Path) -> RunData:
     details = f"{operations.dp_rank.max() + 1}-way data parallel"
     details += f", {operations.stage.max() + 1} pipeline stages" if operations.is_pipelined else ""
     return build_imported_run(path, origin, steps, hosts, details)
-
-
-def align_steps(operations: Operations) -> StepLayout:
-    """Put all steps on one clock.
-
-    The recorded clock is kept if it continues from each step to the next. Otherwise each step is
-    placed after the one before, because published traces contain steps sampled over days that each
-    begin at zero.
-    """
-    start_ns, end_ns = _to_nanoseconds(operations.start_s), _to_nanoseconds(operations.end_s)
-    steps, index = np.unique(operations.step, return_inverse=True)
-    first, last = np.full(len(steps), np.iinfo(np.int64).max), np.zeros(len(steps), dtype=np.int64)
-    np.minimum.at(first, index, start_ns)
-    np.maximum.at(last, index, end_ns)
-    # Consecutive step numbers with increasing starts: one clock runs through the trace.
-    if (np.diff(steps) == 1).all() and (np.diff(first) > 0).all():
-        return StepLayout(start_ns, end_ns, concatenated=False)
-    shift = np.concatenate([[0], np.cumsum(last - first)[:-1]]) - first
-    return StepLayout(start_ns + shift[index], end_ns + shift[index], concatenated=True)
-
-
-def _to_nanoseconds(seconds: FloatArray) -> IntArray:
-    return np.rint(seconds * NS_PER_S).astype(np.int64)
 
 
 def _format_worker_name(rank: int, stage: int, operations: Operations) -> str:
@@ -203,6 +184,7 @@ def _build_rank_step(
     group: IntArray,
     rank: int,
     resolution_ns: int,
+    hidden: Sequence[TraceSpan],
 ) -> RankStep:
     here = operations.where(rows)
     links, communicates = (
@@ -235,24 +217,12 @@ def _build_rank_step(
     )
     waits = _split_exposed_collectives(spans, communicates & ~links, busy)
     messages = _build_messages(spans, here.optype.tolist(), work)
-    main = build_main_lane(work, (*messages, *(span for span in waits if span.lane == Lane.MAIN)))
+    main = build_main_lane(
+        work, (*messages, *hidden, *(span for span in waits if span.lane == Lane.MAIN))
+    )
     background = [span for span in (*spans, *waits) if span.lane != Lane.MAIN]
     window = int(layout.start_ns[rows].min()), int(layout.end_ns[rows].max())
     return RankStep(int(here.step[0]), rank, *window, (*main, *background))
-
-
-def _measure_resolution_ns(operations: Operations, layout: StepLayout) -> int:
-    """Return the resolution of the clocks.
-
-    Computations of a worker cannot overlap, so the resolution is at least their longest overlap.
-    """
-    rows = np.flatnonzero(operations.mask_types(*COMPUTE_TYPES))
-    start_ns, end_ns = layout.start_ns[rows], layout.end_ns[rows]
-    worker = np.stack([operations.step[rows], operations.rank[rows]])
-    same = (np.diff(worker, axis=1) == 0).all(axis=0)
-    overlap = (end_ns[:-1] - start_ns[1:])[same]
-    longest = min(int(overlap.max(initial=0)), MAX_RESOLUTION_NS)
-    return max(longest, measure_resolution_ns(operations.start_s))
 
 
 def _build_messages(
@@ -302,7 +272,21 @@ def _split_exposed_collectives(
     return tuple(part for span in kept for part in split_exposed(span, busy))
 
 
-def _list_import_notes(operations: Operations, layout: StepLayout) -> tuple[str, ...]:
+def _list_hidden_waits(
+    barriers: Sequence[HiddenBarrier], first: int
+) -> Mapping[tuple[int, int], list[TraceSpan]]:
+    """Return the waits at barriers that the trace does not record, by step and rank of the job."""
+    waits: dict[tuple[int, int], list[TraceSpan]] = {}
+    for number, barrier in enumerate(barriers, first):
+        for place, (start_ns, end_ns) in barrier.waits.items():
+            span = TraceSpan(Phase.COMM, start_ns, end_ns, group=number)
+            waits.setdefault(place, []).append(span)
+    return waits
+
+
+def _list_import_notes(
+    operations: Operations, layout: StepLayout, barriers: Sequence[HiddenBarrier]
+) -> tuple[str, ...]:
     details = []
     if layout.concatenated:
         details.append(
@@ -319,6 +303,14 @@ def _list_import_notes(operations: Operations, layout: StepLayout) -> tuple[str,
                 if operations.is_interleaved
                 else ""
             )
+        )
+    if barriers:
+        stages = sorted({each.stage for each in barriers if each.stage is not None})
+        who = [f"of stage {stage}" for stage in stages]
+        who += ["of one replica"] * any(each.stage is None for each in barriers)
+        details.append(
+            f"Workers {format_list(who)} continue together after gaps, so they were taken to wait"
+            " for one another there. The trace does not record such a collective."
         )
     details.append(
         "The format has no operation for fetching and preparing samples: this time is part of the"

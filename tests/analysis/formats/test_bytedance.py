@@ -26,9 +26,10 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
 from laggard.analysis.findings.analysis_result import analyze_lockstep
 from laggard.analysis.findings.describe_asynchronous import describe_asynchronous
 from laggard.analysis.formats.bytedance.from_run import run_to_operations
-from laggard.analysis.formats.bytedance.operations import Operations
+from laggard.analysis.formats.bytedance.operations import Operations, OpType
 from laggard.analysis.formats.bytedance.parquet_file import read_operations, write_operations
-from laggard.analysis.formats.bytedance.to_run import align_steps, operations_to_run
+from laggard.analysis.formats.bytedance.step_layout import align_steps
+from laggard.analysis.formats.bytedance.to_run import operations_to_run
 from laggard.analysis.formats.registry import open_run
 from laggard.analysis.replay.bytedance.slowdowns import compute_slowdowns
 from laggard.analysis.tables.columns import FloatArray
@@ -176,6 +177,27 @@ def test_cost_of_a_slow_worker_of_a_pipeline(stages: int, stage: int, microbatch
     assert found.lost_s / found.makespan_s == pytest.approx((took - usual) / took, abs=0.02)
     assert found.is_reliable
     assert analyze_lockstep(operations_to_run(healthy, Path("t.parquet"))).findings == ()
+
+
+def test_a_barrier_that_is_not_recorded_is_inferred() -> None:
+    """The workers of the middle stage wait for the slow replica, and the trace shows only gaps."""
+
+    def trace(slow: float) -> Operations:
+        made = pipeline(3, 4, lambda _: 1.0, slow_worker=lambda dp, _: slow if dp else 1.0)
+        middle = made.stage == 1
+        released = made.end_s[made.mask_types(OpType.GRADS_REDUCE_SCATTER) & middle].max()
+        moved = made.mask_types(OpType.LAYERNORM_ALL_REDUCE, OpType.GRADS_REDUCE_SCATTER) & middle
+        start_s = np.where(moved, released, made.start_s)
+        duration_s = np.where(moved, 0.0, made.duration_s)
+        return replace(made, start_s=start_s, duration_s=duration_s).to_sorted()
+
+    run = operations_to_run(trace(2.0), Path("t.parquet"))
+    assert "Workers of stage 1 continue together after gaps" in " ".join(origin(run).notes)
+    found = analyze_lockstep(run)
+    assert {f.rank for f in found.stragglers} == {3, 4, 5}
+    assert found.lost_s / found.makespan_s == pytest.approx(0.5, abs=0.02)
+    healthy = operations_to_run(trace(1.0), Path("t.parquet"))
+    assert "continue together" not in " ".join(origin(healthy).notes)
 
 
 def test_stages_of_several_chunks_are_told_and_not_priced() -> None:
