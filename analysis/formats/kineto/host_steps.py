@@ -126,8 +126,9 @@ def match_gloo_collectives(host: ProfilerEvents, labels: Labels) -> tuple[RankCo
     waiting = _list_launches(host)
     ran = host.where(np.char.startswith(host.name, _GLOO))
     found = []
-    for name, start, end, elements, size, label in zip(
+    for name, thread, start, end, elements, size, label in zip(
         ran.name.tolist(),
+        ran.thread.tolist(),
         ran.start_ns.tolist(),
         ran.end_ns.tolist(),
         ran.elements.tolist(),
@@ -143,7 +144,9 @@ def match_gloo_collectives(host: ProfilerEvents, labels: Labels) -> tuple[RankCo
         launched_ns = start if launch is None else launch.start_ns
         described = labels.get(number, NO_LABEL)
         messages = list_messages([ResolvedLabel(described.group, kind, described.peer)])
-        found.append(RankCollective(kind, launched_ns, end, size, described.group, messages))
+        found.append(
+            RankCollective(kind, launched_ns, end, size, described.group, messages, thread)
+        )
     return tuple(sorted(found, key=lambda each: (each.start_ns, each.end_ns)))
 
 

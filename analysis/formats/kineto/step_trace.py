@@ -19,6 +19,10 @@ _ONE_SIDED = _POINT_TO_POINT | {
 }
 
 
+NO_THREAD = -1
+"""Number of the thread of a collective that no thread ran."""
+
+
 @dataclass(frozen=True)
 class StepWindow:
     """Step as the profiler's annotation delimits it."""
@@ -53,6 +57,7 @@ class RankCollective:
         group: process group of the collective, or None if the trace does not record it.
         messages: messages that are exchanged together; empty for other collectives, and if the
             trace does not record their peers.
+        thread: thread of gloo that ran it, or -1.
     """
 
     kind: str
@@ -61,6 +66,7 @@ class RankCollective:
     bytes: int = 0
     group: ProcessGroup | None = None
     messages: tuple[MessageEnd, ...] = ()
+    thread: int = NO_THREAD
 
     @property
     def is_point_to_point(self) -> bool:

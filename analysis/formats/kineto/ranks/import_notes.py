@@ -24,6 +24,7 @@ class ImportedTraces:
         recorded: numbers of all steps that any rank recorded.
         steps: converted steps, with ranks numbered from 0.
         clocks: offsets of the clocks, by rank of the job.
+        has_inferred_groups: whether the process groups of gloo's collectives were inferred.
         has_unknown_groups: whether the ranks of any process group are unknown.
         stages: pipeline stage of each rank; empty without a pipeline.
         messages: messages between two ranks.
@@ -34,6 +35,7 @@ class ImportedTraces:
     recorded: frozenset[int]
     steps: tuple[RankStep, ...]
     clocks: ClockAlignment
+    has_inferred_groups: bool
     has_unknown_groups: bool
     stages: tuple[int, ...]
     messages: MatchedMessages
@@ -149,6 +151,11 @@ def _describe_collectives(traces: ImportedTraces) -> list[str]:
         notes.append(
             "Collectives overlapped computation; only the time that they blocked ranks counts as"
             " communication."
+        )
+    if traces.has_inferred_groups:
+        notes.append(
+            "gloo does not record process groups. They were inferred from its threads, and from the"
+            " ranks that leave a collective together."
         )
     if traces.has_unknown_groups:
         notes.append(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from laggard.analysis.formats.kineto.device_steps import build_device_step, has_device_events
 from laggard.analysis.formats.kineto.host_steps import build_host_step
-from laggard.analysis.formats.kineto.process_groups import resolve_labels
+from laggard.analysis.formats.kineto.process_groups import GroupConfig, resolve_labels
 from laggard.analysis.formats.kineto.ranks.trace_paths import TraceCycle
 from laggard.analysis.formats.kineto.step_trace import StepTrace
 from laggard.analysis.formats.kineto.step_windows import StepSource, find_step_windows
@@ -41,6 +41,7 @@ class RankRecording:
         content: hash of the times of all events.
         unread_categories: number of events of a device in each category that is not known.
         repairs: one phrase for each kind of fault that was repaired in the file.
+        groups: process groups of the rank.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class RankRecording:
     content: int
     unread_categories: Mapping[str, int]
     repairs: tuple[str, ...]
+    groups: GroupConfig
 
     @property
     def start_ns(self) -> int:
@@ -97,6 +99,7 @@ def _read_recording(trace: RankTrace) -> RankRecording:
     return RankRecording(
         unread_categories=trace.unread_categories,
         repairs=trace.repairs,
+        groups=trace.groups,
         path=trace.path,
         rank=trace.rank,
         world_size=world,

@@ -20,6 +20,7 @@ from laggard.analysis.formats.import_run.imported_run import (
     build_imported_run,
     build_rank_host,
 )
+from laggard.analysis.formats.kineto.ranks.gloo_groups import infer_gloo_groups
 from laggard.analysis.formats.kineto.ranks.group_identities import GroupIdentities, RankSteps
 from laggard.analysis.formats.kineto.ranks.import_notes import (
     ImportedTraces,
@@ -61,6 +62,8 @@ def read_kineto(path: Path) -> RunData:
     joined = read_cycles(find_trace_cycles(path))
     recordings = joined.recordings
     common = _select_common_steps(recordings)
+    inferred = infer_gloo_groups(common, {each.rank: each.groups for each in recordings})
+    common = common if inferred is None else inferred
     identities = GroupIdentities(common)
     partition = plan_partition(common, identities)
     found = {
@@ -79,6 +82,7 @@ def read_kineto(path: Path) -> RunData:
         recorded=frozenset(number for each in recordings for number in each.steps),
         steps=tuple(steps),
         clocks=clocks,
+        has_inferred_groups=inferred is not None,
         has_unknown_groups=identities.has_unknown_groups(),
         stages=stages,
         messages=messages,
