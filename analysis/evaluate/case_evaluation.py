@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from laggard.analysis.detection.online.recorded_run import replay_alarms
 from laggard.analysis.evaluate.alarm_judgment import judge_alarms
@@ -16,6 +17,8 @@ from laggard.analysis.evaluate.synthetic.run_generator import generate_run, simu
 from laggard.analysis.evaluate.synthetic.trace_spec import TraceSpec
 from laggard.analysis.findings.analysis_result import analyze_lockstep
 from laggard.core.termination_signals import hold_signals
+
+_Case = TypeVar("_Case")
 
 
 def simulate_paired_makespan_s(spec: TraceSpec) -> float:
@@ -64,12 +67,15 @@ def evaluate_case(case: EvaluationCase) -> CaseJudgment:
 
 
 def evaluate_cases(
-    cases: Sequence[EvaluationCase], processes: int | None = None
+    cases: Sequence[_Case],
+    evaluate: Callable[[_Case], CaseJudgment],
+    processes: int | None = None,
 ) -> Iterator[CaseJudgment]:
     """Evaluate cases in parallel.
 
     Args:
         cases: the cases.
+        evaluate: evaluation of one case, a function of a module.
         processes: number of processes; None for the number of cores that this process may use.
 
     Yields:
@@ -77,7 +83,7 @@ def evaluate_cases(
     """
     workers = min(processes or len(os.sched_getaffinity(0)), len(cases))
     if workers < 2:
-        yield from map(evaluate_case, cases)
+        yield from map(evaluate, cases)
         return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -86,5 +92,5 @@ def evaluate_cases(
         # The pool's processes start in this call, and never receive Ctrl-C: a terminal sends it to
         # every process of its group, also to one that still imports. The parent ends the pool.
         with hold_signals([signal.SIGINT]):
-            judgments = pool.map(evaluate_case, cases, chunksize=1)
+            judgments = pool.map(evaluate, cases, chunksize=1)
         yield from judgments

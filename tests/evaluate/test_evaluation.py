@@ -58,8 +58,10 @@ def test_a_tiny_grid_is_scored_for_machines_and_for_people() -> None:
 @pytest.mark.long
 def test_processes_change_nothing() -> None:
     cases = [case for case in build_full_grid(5)[:60] if case.workers <= 8][:4]
-    assert list(evaluate_cases(cases, processes=2)) == [evaluate_case(case) for case in cases]
-    assert list(evaluate_cases([], processes=2)) == []
+    assert list(evaluate_cases(cases, evaluate_case, processes=2)) == [
+        evaluate_case(case) for case in cases
+    ]
+    assert list(evaluate_cases([], evaluate_case, processes=2)) == []
 
 
 @pytest.mark.parametrize(

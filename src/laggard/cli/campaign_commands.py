@@ -20,6 +20,7 @@ from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
+    from laggard.evaluate.evaluation import GridName
     from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 
@@ -64,6 +65,13 @@ def start_campaign(
     help="Seed of the grid.",
 )
 @click.option(
+    "--grid",
+    type=click.Choice(["runs", "traces"]),
+    default="runs",
+    show_default=True,
+    help="Grid of cases: runs of Laggard, or traces as other tools record them.",
+)
+@click.option(
     "--emulated",
     is_flag=True,
     help="Use real runs on an emulated continuum instead of generated ones.",
@@ -73,7 +81,13 @@ def start_campaign(
 @keep_own_status
 @handle_errors
 def evaluate_analysis(
-    full: bool, cases: int | None, seed: int, emulated: bool, runs: Path, as_json: bool
+    full: bool,
+    cases: int | None,
+    seed: int,
+    grid: GridName,
+    emulated: bool,
+    runs: Path,
+    as_json: bool,
 ) -> None:
     """Score the analysis on runs with known stragglers.
 
@@ -92,11 +106,13 @@ def evaluate_analysis(
             "--full uses every generated case and excludes --cases and --emulated — omit it, or"
             " omit them"
         )
+    if emulated and grid != "runs":
+        raise InputError(f"--grid {grid} has generated traces only — omit it, or --emulated")
     if emulated:
         evaluated = evaluate_emulated(EvaluationScope(cases, seed), runs, quiet=as_json)
     else:
         evaluated = evaluate_generated(
-            EvaluationScope(None if full else cases or DEFAULT_CASES, seed), quiet=as_json
+            EvaluationScope(None if full else cases or DEFAULT_CASES, seed, grid), quiet=as_json
         )
     print_text(
         json.dumps({"seed": seed, **build_document(evaluated)}, indent=2)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from laggard.analysis.detection.online.recorded_run import replay_alarms
 from laggard.analysis.evaluate.alarm_judgment import judge_alarms
-from laggard.analysis.evaluate.case_evaluation import evaluate_cases
+from laggard.analysis.evaluate.case_evaluation import evaluate_case, evaluate_cases
 from laggard.analysis.evaluate.case_grid import build_full_grid
 from laggard.analysis.evaluate.evaluation_report import EvaluatedCase
-from laggard.analysis.evaluate.finding_judgment import judge_findings
+from laggard.analysis.evaluate.finding_judgment import CaseJudgment, judge_findings
+from laggard.analysis.evaluate.trace_grid import build_trace_grid, evaluate_trace
 from laggard.campaign.run_subprocess import run_in_subprocess
 from laggard.core.run_schema import Finding
 from laggard.core.text.terminal_output import print_text
@@ -29,15 +30,29 @@ log = logging.getLogger(__name__)
 DEFAULT_CASES = 1500
 DEFAULT_EMULATED_CASES = 6
 
+GridName = Literal["runs", "traces"]
+"""Grid of Laggard's own runs, and grid of runs as other tools record them."""
+
 _T = TypeVar("_T")
+
+
+class _GridCase(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def axes(self) -> dict[str, str]: ...
+
+
+_CaseT = TypeVar("_CaseT", bound=_GridCase)
 
 
 @dataclass(frozen=True)
 class EvaluationScope:
-    """Scope of an evaluation: the first `cases` of the grid of `seed`; None for all cases."""
+    """Scope of an evaluation: the first `cases` of a grid of `seed`; None for all cases."""
 
     cases: int | None
     seed: int
+    grid: GridName = "runs"
 
 
 def evaluate_generated(scope: EvaluationScope, *, quiet: bool) -> tuple[EvaluatedCase, ...]:
@@ -50,8 +65,16 @@ def evaluate_generated(scope: EvaluationScope, *, quiet: bool) -> tuple[Evaluate
     Returns:
         Each run with its verdict, in the order of the grid.
     """
-    cases = build_full_grid(scope.seed)[: scope.cases]
-    verdicts = _track_progress(evaluate_cases(cases), len(cases), quiet=quiet)
+    if scope.grid == "traces":
+        cases = build_trace_grid(scope.seed)[: scope.cases]
+        return _evaluate(cases, evaluate_trace, quiet=quiet)
+    return _evaluate(build_full_grid(scope.seed)[: scope.cases], evaluate_case, quiet=quiet)
+
+
+def _evaluate(
+    cases: Sequence[_CaseT], evaluate: Callable[[_CaseT], CaseJudgment], *, quiet: bool
+) -> tuple[EvaluatedCase, ...]:
+    verdicts = _track_progress(evaluate_cases(cases, evaluate), len(cases), quiet=quiet)
     return tuple(
         EvaluatedCase(case.name, case.axes(), verdict)
         for case, verdict in zip(cases, verdicts, strict=True)
