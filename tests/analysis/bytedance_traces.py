@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 
@@ -151,8 +152,7 @@ def pipeline(
     `slow_worker` is another factor, by replica and stage.
     """
     plans = [
-        _plan(stages, microbatches, slowness, lambda s, dp=dp: slow_worker(dp, s))  # type: ignore[misc]
-        for dp in range(replicas)
+        _plan(stages, microbatches, slowness, partial(slow_worker, dp)) for dp in range(replicas)
     ]
     rows: list[Row] = []
     last = max(max(plan.ends().values()) for plan in plans)

@@ -99,14 +99,14 @@ class _Meeting:
 
 
 @dataclass(frozen=True)
-class _Message:
+class _StageMessage:
     """A send or a receive, by the number of its post."""
 
     number: int
     is_send: bool
 
 
-_Operation = _Work | _Meeting | _Message
+_Operation = _Work | _Meeting | _StageMessage
 
 
 def generate_trace(job: TraceJob) -> RunData:
@@ -224,7 +224,7 @@ class _StepSimulation:
         self._add(rank, Phase.COMM, at_s, end, meeting.number)
         return end
 
-    def _exchange(self, rank: int, message: _Message, at_s: float) -> float | None:
+    def _exchange(self, rank: int, message: _StageMessage, at_s: float) -> float | None:
         if message.is_send:
             self._posts[message.number] = at_s
             self._add(rank, Phase.COMM, at_s, at_s, message.number, Flag.ASYNC)
@@ -280,11 +280,13 @@ def _list_stage_operations(job: TraceJob, rank: int) -> Iterator[_Operation]:
     factor = STAGE_FACTOR if stage == 1 else 1.0
     warm = min(last - stage, MICROBATCHES)
 
-    def message(sender: int, direction: int, number: int, *, is_send: bool) -> Iterator[_Message]:
+    def message(
+        sender: int, direction: int, number: int, *, is_send: bool
+    ) -> Iterator[_StageMessage]:
         receiver = sender + direction * replicas
         if 0 <= sender < job.ranks and 0 <= receiver < job.ranks:
             channel = 2 * sender + (direction > 0)
-            yield _Message(job.stages + 2 * (channel * MICROBATCHES + number), is_send)
+            yield _StageMessage(job.stages + 2 * (channel * MICROBATCHES + number), is_send)
 
     def forward(number: int) -> Iterator[_Operation]:
         yield from message(rank - replicas, 1, number, is_send=False)

@@ -294,15 +294,14 @@ def _list_import_notes(
             " after the other, in the order of their numbers."
         )
     if operations.is_pipelined:
+        unknown = (
+            " Its stages have several chunks each, whose order the replay does not know, so the"
+            " cost of slow workers is not computed."
+        )
         details.append(
-            f"The model is split into {int(operations.stage.max()) + 1} pipeline stages. Workers are"
-            " compared with those of the same stage."
-            + (
-                " Its stages have several chunks each, whose order the replay does not know, so the"
-                " cost of slow workers is not computed."
-                if operations.is_interleaved
-                else ""
-            )
+            f"The model is split into {int(operations.stage.max()) + 1} pipeline stages."
+            " Workers are compared with those of the same stage."
+            + (unknown if operations.is_interleaved else "")
         )
     if barriers:
         stages = sorted({each.stage for each in barriers if each.stage is not None})

@@ -124,11 +124,23 @@ def find_step_windows(trace: RankTrace) -> StepWindows:
 
 def _read_annotated_steps(trace: RankTrace, found: ProfilerEvents) -> tuple[StepWindow, ...]:
     windows: dict[int, StepWindow] = {}
-    for name, start, end in zip(
-        found.name.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True
+    threads: dict[int, int] = {}
+    for name, thread, start, end in zip(
+        found.name.tolist(),
+        found.thread.tolist(),
+        found.start_ns.tolist(),
+        found.end_ns.tolist(),
+        strict=True,
     ):
         number = _STEP.match(name)
         step = int(number[1]) if number else -1
+        if threads.setdefault(step, thread) != thread:
+            raise TraceFormatError(
+                str(trace.path),
+                name,
+                "occurs in several processes or threads, as if several ranks were in one file",
+                "give the files of the ranks as the profiler exports them, one for each rank",
+            )
         if step < 0 or step in windows:
             problem = "occurs twice" if step in windows else "has no number of at most nine digits"
             raise TraceFormatError(

@@ -1,12 +1,14 @@
 """Makespan of a timeline, by max-plus algebra, for many what-ifs at once.
 
 A rank leaves a barrier at (latest arrival) + (its transfer), and reaches the next barrier after
-its local work. A rank that is not a member of a barrier passes it without waiting. After a barrier
-at which every rank waited for the last, only one number of the past matters: the time of that
-barrier. A message between two ranks is a post, at which its sender does not wait, and a barrier of
-its receiver, which also waits for the post. The run is therefore cut there into blocks that are replayed side by side: T = sum over
-blocks of max over ranks. A rank that left before the last had arrived (the root of a broadcast)
-carries its own clock to the next barrier of its block.
+its local work. A rank that is not a member of a barrier passes it without waiting. A message
+between two ranks is a post, at which its sender does not wait, and a barrier of its receiver, which
+also waits for the post.
+
+After a barrier at which every rank waited for the last, only one number of the past matters: the
+time of that barrier. The run is therefore cut there into blocks that are replayed side by side:
+T = sum over blocks of max over ranks. A rank that left before the last had arrived (the root of a
+broadcast) carries its own clock to the next barrier of its block.
 """
 
 from __future__ import annotations

@@ -379,3 +379,12 @@ def test_ranks_of_several_schemas_are_one_run(tmp_path: Path) -> None:
     documents = [host_document(rank) for rank in range(2)]
     documents[1]["traceEvents"] = in_other_words(documents[1]["traceEvents"][:-1], OLD)
     assert open_run(write(tmp_path / "traces", documents)).world_size == 2
+
+
+def test_ranks_that_were_merged_into_one_file_are_refused(tmp_path: Path) -> None:
+    merged, other = host_document(0), host_document(1)
+    for each in other["traceEvents"]:
+        each["pid"] = 2
+    merged["traceEvents"] += other["traceEvents"]
+    with pytest.raises(TraceFormatError, match=r"several ranks were in one file — .* each rank"):
+        open_run(write(tmp_path / "traces", [merged]))

@@ -33,7 +33,7 @@ _CONTRADICTORY_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Message:
+class RankMessage:
     """Message of one step: the `number`-th from rank `src` to rank `dst`."""
 
     step: int
@@ -58,8 +58,8 @@ class Exchange:
     """
 
     rank: int
-    sends: tuple[Message, ...]
-    receives: tuple[Message, ...]
+    sends: tuple[RankMessage, ...]
+    receives: tuple[RankMessage, ...]
     ready_ns: int
     begins_ns: int
     end_ns: int
@@ -190,7 +190,7 @@ class MatchedMessages:
             yield TraceSpan(Phase.COMM, at_ns, until_ns, group=number, peer=self._places[peer])
             at_ns = until_ns
 
-    def _get_number(self, message: Message) -> int:
+    def _get_number(self, message: RankMessage) -> int:
         return self._numbers[message.src, message.dst, message.number]
 
     def _list_exchanges(self, rank: int, step: StepTrace) -> Iterator[Exchange]:
@@ -206,15 +206,15 @@ class MatchedMessages:
                 waited_until.append(exposed.end_ns)
             if not each.messages:
                 continue
-            sends: list[Message] = []
-            receives: list[Message] = []
+            sends: list[RankMessage] = []
+            receives: list[RankMessage] = []
             for end in each.messages:
                 if end.peer not in self._places:
                     continue
                 src, dst = (rank, end.peer) if end.is_send else (end.peer, rank)
                 number = counts.get((src, dst), 0)
                 counts[src, dst] = number + 1
-                message = Message(step.window.step, src, dst, number)
+                message = RankMessage(step.window.step, src, dst, number)
                 (sends if end.is_send else receives).append(message)
             correct = self._clocks.offsets[rank].correct
             yield Exchange(
