@@ -6,7 +6,7 @@ import numpy as np
 
 from laggard.analysis.tables.columns import IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
-from laggard.core.span_schema import NO_GROUP, Phase
+from laggard.core.span_schema import NO_GROUP, Flag, Lane, Phase
 
 
 def find_latest_arrivals(collectives: SpanColumns) -> IntArray:
@@ -17,13 +17,22 @@ def find_latest_arrivals(collectives: SpanColumns) -> IntArray:
 
     Returns:
         Nanoseconds, [N]. A span without a group waits for no other rank, so the time is its own
-        start.
+        start. A receiver of a message waits for the post of its sender.
     """
     # One key per step and group: groups range from -1 (`NO_GROUP`) to the maximum.
     keys = collectives.step * (collectives.group.max(initial=0) + 2) + collectives.group
-    _, instance = np.unique(keys, return_inverse=True)
+    known, instance = np.unique(keys, return_inverse=True)
     latest = np.full(len(collectives), np.iinfo(np.int64).min)
     np.maximum.at(latest, instance, collectives.start_ns)
+    posts = (collectives.flags & Flag.ASYNC != 0) & (collectives.group != NO_GROUP)
+    posts &= collectives.lane == Lane.MAIN
+    posted = np.unique(instance[posts])
+    waiting = posted + 1
+    follows = waiting < len(known)
+    posted, waiting = posted[follows], waiting[follows]
+    follows = known[waiting] == known[posted] + 1
+    posted, waiting = posted[follows], waiting[follows]
+    latest[waiting] = np.maximum(latest[waiting], latest[posted])
     return np.where(collectives.group == NO_GROUP, collectives.start_ns, latest[instance])
 
 

@@ -55,7 +55,11 @@ class Lane(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Bits of the `flags` column."""
+    """Bits of the `flags` column.
+
+    A communication on the main lane that is asynchronous is a post: its rank does not wait, and
+    the communication whose `group` is greater by 1 waits for it, as a receiver for its sender.
+    """
 
     NONE = 0
     ASYNC = 1
