@@ -40,7 +40,7 @@ _VARIABLE = re.compile(r"\{\{\s*(artifacts_dir|working_dir|scenario_dir)\s*\}\}"
 
 @dataclass(frozen=True)
 class PlayInputs:
-    """What the command line gives the plays.
+    """Inputs of the plays that the command line gives.
 
     Attributes:
         artifacts: absolute path of the folder with the plays' files, `{{ artifacts_dir }}`.
