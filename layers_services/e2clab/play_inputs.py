@@ -103,7 +103,7 @@ def _find_variable_problems(source: YamlSource, file: Path, app_conf: str | None
     for key, text in _list_stage_texts(source):
         missing = names & set(_NEEDED_VARIABLE.findall(text))
         if missing:
-            rule = f"{min(missing)} is a variable of {workflow_env.FILE}, and no set is chosen"
+            rule = f"the variable is one of {workflow_env.FILE}, and no set of it is chosen"
             fix = f"choose one of its sets, such as --app-conf {next(iter(sets))}"
             return [source.locate_problem(key, rule, fix, value=min(missing))]
     return []

@@ -130,7 +130,11 @@ def plan_run(scenario: Scenario, target: TargetTestbed) -> RunPlan:
     from laggard.scenario.run_plan import plan_local_run, plan_remote_run
 
     if target.remote is None:
-        return plan_local_run(scenario)
+        from laggard.scenario.emulation_limits import list_emulation_limits
+
+        plan_here = plan_local_run(scenario)
+        warnings = (*plan_here.warnings, *list_emulation_limits(scenario))
+        return plan_here.model_copy(update={"warnings": warnings})
     from laggard.remote.provision import plan_machines
 
     plan = plan_machines(scenario, target.remote)

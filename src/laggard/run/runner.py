@@ -17,9 +17,6 @@ from laggard.core import fingerprint
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import RunRecord
 from laggard.core.termination_signals import TERMINATION_SIGNALS, hold_signals
-from laggard.layers_services.e2clab.manager_support import LOCAL
-from laggard.layers_services.e2clab.managers import manager_problems
-from laggard.layers_services.e2clab.services import service_warnings
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites
@@ -210,20 +207,10 @@ def _finalize_in_child(context: RunContext, finalize: Callable[[], None]) -> Non
 def _draft_record(
     scenario: Scenario, options: RunOptions, backend: BackendName, cpu: CpuPlan
 ) -> RunRecord:
-    limits = list_emulation_limits(scenario, dilation=options.dilation)
-    warnings = (*_find_ignored_features(scenario), *limits)
+    warnings = list_emulation_limits(scenario, dilation=options.dilation)
     first = create_record(scenario, options.testbed, backend, options.command, warnings)
     return first.model_copy(
         update={"dilation": cpu.dilation, "hosts": (fingerprint.describe_machine(),)}
-    )
-
-
-def _find_ignored_features(scenario: Scenario) -> tuple[str, ...]:
-    """Return warnings about E2Clab features that this testbed ignores."""
-    source = scenario.sources.layers_services
-    services = service_warnings(scenario.layers, run_plugins=False, source=source)
-    return tuple(
-        str(problem) for problem in (*services, *manager_problems(scenario.layers, LOCAL, source))
     )
 
 

@@ -1,4 +1,4 @@
-"""Warnings about hosts that this machine cannot emulate exactly."""
+"""Warnings about what this machine cannot emulate exactly, or leaves out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from laggard.core.virtual_time import Dilation
+from laggard.layers_services.e2clab.manager_support import LOCAL
+from laggard.layers_services.e2clab.managers import manager_problems
+from laggard.layers_services.e2clab.services import service_warnings
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
 from laggard.network_emulation.fidelity.link_tasks import estimate_duration_s
 from laggard.scenario.load import Scenario
@@ -19,7 +22,7 @@ LEAST_REAL_SHARE = 0.004
 def list_emulation_limits(
     scenario: Scenario, cores: int | None = None, dilation: float | None = None
 ) -> tuple[str, ...]:
-    """Return warnings about parts of a core too small to be held, and about long verification.
+    """Return warnings about features of E2Clab, small parts of a core, and long verification.
 
     Args:
         scenario: loaded scenario.
@@ -39,8 +42,18 @@ def list_emulation_limits(
         if share / plan.dilation < LEAST_REAL_SHARE
     ]
     return (
+        *_find_ignored_features(scenario),
         *_find_small_shares(scenario, plan.dilation, numbers, small),
         *_find_long_checks(scenario, plan.dilation),
+    )
+
+
+def _find_ignored_features(scenario: Scenario) -> tuple[str, ...]:
+    """Return warnings about E2Clab's features that this machine leaves out."""
+    source = scenario.sources.layers_services
+    services = service_warnings(scenario.layers, run_plugins=False, source=source)
+    return tuple(
+        str(problem) for problem in (*services, *manager_problems(scenario.layers, LOCAL, source))
     )
 
 
