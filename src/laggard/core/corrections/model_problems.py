@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 MAX_TRIALS = 200
 """Most corrections of one file that are tried. Later problems get their first one, untried."""
 
+_MAX_TRIED_ERRORS = 10_000
+"""Most errors that all trials of a file may list together; a trial lists most of the file's."""
+
 _SEE_TEMPLATE = "compare it with the same file of a folder that `laggard init` writes"
 _AUTHORED = ("value_error", "missing_hosts")
 """Types of errors with a message of Laggard's models, "rule — fix"."""
@@ -97,7 +100,7 @@ class _Trials:
         self._model = model
         self._value = value
         self._errors = errors
-        self._left = MAX_TRIALS
+        self._left = min(MAX_TRIALS, _MAX_TRIED_ERRORS // max(1, len(errors)))
 
     def choose(self, finding: _Finding) -> Correction:
         """Return the first proposal that removes an error of the file, and adds none.
