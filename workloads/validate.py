@@ -175,7 +175,7 @@ def _check_churn(
 def _correct_price(
     prices: Mapping[str, float], key: KeyPath, name: str, layers: Sequence[str]
 ) -> Correction:
-    near = find_near_name(name, {*layers, "gigabyte"} - prices.keys())
+    near = find_near_name(name, {each for each in (*layers, "gigabyte") if each not in prices})
     if near is not None:
         return rename_key(key, near, prices[name], f"did you mean `{near}`?")
     return remove_key(key, f"remove it; the layers are {', '.join(layers[:5])}")

@@ -55,6 +55,8 @@ _LOSS_LOAD = 0.25
 """Part of a link's rate that the datagrams of a loss check use."""
 _TCP_LEAST_MBPS = 0.1
 """Rate below which a full-size packet takes about as long as TCP waits before it retransmits."""
+_TCP_LARGEST_BYTES = 16e6
+"""Bytes on their way above which a single loss stops a TCP flow for long."""
 TCP_LONGEST_RTT_MS = 1000.0
 """Real round trip above which slow start and its settling would take longer than ten seconds."""
 
@@ -236,12 +238,14 @@ def transport_for(task: Task, dilation: Dilation) -> Literal["tcp", "udp"]:
     """Return the kind of flow that measures a rate.
 
     It is TCP if neither direction has loss or jitter, no packet takes as long as TCP waits before
-    it retransmits, and the dilated round trip is short enough for TCP's slow start.
+    it retransmits, the dilated round trip is short enough for TCP's slow start, and the pipe is not
+    so large that a single loss stops the flow for long.
     """
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
     distant = dilation.real_ms(task.rtt_ms) > TCP_LONGEST_RTT_MS
-    return "udp" if rough or slow or distant else "tcp"
+    pipe_bytes = 125.0 * (task.there.rate_mbps or 0.0) * task.rtt_ms
+    return "udp" if rough or slow or distant or pipe_bytes > _TCP_LARGEST_BYTES else "tcp"
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:

@@ -46,6 +46,11 @@ class ScenarioFile:
     source: YamlSource
     overrides: tuple[Override, ...]
 
+    @property
+    def has_content(self) -> bool:
+        """Return whether the file exists, or an override gives it content."""
+        return self.data is not None or bool(self.overrides)
+
     def as_run(self) -> bytes | None:
         """Return the content of the file as run: unchanged, or with the overrides applied."""
         if not self.overrides:
@@ -105,7 +110,7 @@ def find_file_warnings(folder: Path, files: Mapping[str, ScenarioFile]) -> tuple
             found.append(
                 Problem(str(path), 0, 0, "", rule, f"if it is meant to be {near[0]}, rename it")
             )
-    if files["heterogeneity"].as_run() is None:
+    if not files["heterogeneity"].has_content:
         rule = "the file is missing: all hosts are alike, and nothing changes during the run"
         missing = str(folder / "heterogeneity.yaml")
         found.append(Problem(missing, 0, 0, "", rule, "ignore this if intended"))

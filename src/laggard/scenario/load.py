@@ -264,7 +264,7 @@ def load_scenario(
 
 def _has_content(files: Mapping[str, ScenarioFile], name: str) -> bool:
     """Return whether a file exists or has overrides; one that could not be read exists."""
-    return name not in files or files[name].as_run() is not None
+    return name not in files or files[name].has_content
 
 
 def _collect_sources(folder: Path, files: Mapping[str, ScenarioFile]) -> ScenarioSources:
