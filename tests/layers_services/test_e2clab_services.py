@@ -175,7 +175,7 @@ def test_metadata_are_e2clabs(own_runner: Runner) -> None:
         theirs.get_services_to_load()
         expected = [dict(service) for service in theirs.iterate_services()]
         seen = []
-        def deploy(name, hosts, metadata):
+        def deploy(name, hosts, metadata, log=None):
             seen.append(dict(metadata))
             return Service(hosts, metadata)
         e2clab_services._deploy_service = deploy
