@@ -122,8 +122,8 @@ def by_laggard(scenario: Path, watch: Watch) -> None:
 
     from laggard.core.corrections.model_problems import validate_model
     from laggard.core.virtual_time import Dilation
+    from laggard.layers_services.e2clab.play_tasks import STAGES as WORKFLOW_STAGES
     from laggard.layers_services.e2clab.services import deploy_services
-    from laggard.layers_services.e2clab.workflow import STAGES as WORKFLOW_STAGES
     from laggard.layers_services.e2clab.workflow import run_workflow
     from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
     from laggard.layers_services.local.namespaces import create_namespaces

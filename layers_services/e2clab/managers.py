@@ -22,7 +22,7 @@ from laggard.core.run_schema import ReservedJob
 from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
 from laggard.layers_services.e2clab.manager_support import ManagerSupport
-from laggard.layers_services.e2clab.workflow import Stage
+from laggard.layers_services.e2clab.play_tasks import Stage
 from laggard.layers_services.model import LayersServices, Metadata
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ same result without them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+from laggard.layers_services.e2clab.play_tasks import iterate_texts
 
 _TASK_LISTS = ("prepare", "launch", "finalize", "tasks", "pre_tasks", "post_tasks", "handlers")
 _PLAY_KEYWORDS = frozenset(
@@ -45,7 +47,7 @@ def can_see_facts(play: Mapping[str, object], *others: object) -> bool:
     known = {*_PLAY_KEYWORDS, *_TASK_LISTS}
     if not known.issuperset(play):
         return True
-    if any(_SEES_FACTS.search(text) for text in _iterate_texts([play, *others])):
+    if any(_SEES_FACTS.search(text) for text in iterate_texts([play, *others])):
         return True
     return not all(_is_blind(task) for name in _TASK_LISTS for task in _to_sequence(play.get(name)))
 
@@ -59,13 +61,3 @@ def _is_blind(task: object) -> bool:
 
 def _to_sequence(value: object) -> Sequence[object]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
-
-
-def _iterate_texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _iterate_texts([*value.values()])
-    elif isinstance(value, Sequence):
-        for each in value:
-            yield from _iterate_texts(each)

@@ -16,8 +16,8 @@ from pathlib import Path
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.yaml_source import KeyPath, YamlScalar, YamlSource, YamlValue
 from laggard.layers_services.e2clab import workflow_env
+from laggard.layers_services.e2clab.play_tasks import iterate_plays, iterate_tasks, iterate_texts
 
-_BLOCKS = ("block", "rescue", "always")
 _SOURCE_KEYS = {
     "assemble": "src",
     "copy": "src",
@@ -33,7 +33,7 @@ _SOURCE_KEYS = {
 
 _NEEDED_VARIABLE = re.compile(r"\{\{\s*(env_\w+)\s*\}\}")
 """Variable of a set that stands alone, and so has no default."""
-_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "local"})
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1"})
 _WRITES_HERE = frozenset({"fetch", "ansible.builtin.fetch", "local_action"})
 _VARIABLE = re.compile(r"\{\{\s*(artifacts_dir|working_dir|scenario_dir)\s*\}\}")
 
@@ -82,7 +82,7 @@ def find_input_problems(source: YamlSource, scenario: Path, inputs: PlayInputs) 
         problems += _find_variable_problems(source, scenario / workflow_env.FILE, inputs.app_conf)
     except ScenarioError as error:
         problems.extend(error.problems)
-    written = "\n".join(_list_written_here(source.value))
+    written = "\n".join(_list_written_here(source))
     for file in _list_source_files(source):
         problem = _check_file(source, file, scenario.absolute(), inputs.artifacts, written)
         problems += [] if problem is None else [problem]
@@ -100,30 +100,21 @@ def _find_variable_problems(source: YamlSource, file: Path, app_conf: str | None
         return []
     sets = workflow_env.load_sets(file) if file.exists() else {}
     names = {f"env_{name}" for variables in sets.values() for name in variables}
-    for key, text in _list_stage_texts(source):
-        missing = names & set(_NEEDED_VARIABLE.findall(text))
+    for each in iterate_tasks(source, ("launch", "finalize")):
+        texts = "\n".join(iterate_texts(each.task))
+        missing = names & set(_NEEDED_VARIABLE.findall(texts))
         if missing:
             rule = f"the variable is one of {workflow_env.FILE}, and no set of it is chosen"
             fix = f"choose one of its sets, such as --app-conf {next(iter(sets))}"
-            return [source.locate_problem(key, rule, fix, value=min(missing))]
+            return [source.locate_problem(each.key, rule, fix, value=min(missing))]
     return []
-
-
-def _list_stage_texts(source: YamlSource) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the place and the texts of the stages that see the variables of a set."""
-    plays = source.value if isinstance(source.value, list) else []
-    for i, play in enumerate(plays):
-        for stage in ("launch", "finalize"):
-            tasks = play.get(stage) if isinstance(play, dict) else None
-            for j, task in enumerate(tasks if isinstance(tasks, list) else []):
-                yield (i, stage, j), "\n".join(_list_written_here(task, is_here=True))
 
 
 def _check_file(
     source: YamlSource, file: _SourceFile, scenario: Path, artifacts: Path, written: str
 ) -> Problem | None:
     folders = {"artifacts_dir": artifacts, "scenario_dir": scenario}
-    if file.stage != "finalize":
+    if file.stage in {"prepare", "launch"}:
         folders["working_dir"] = artifacts
     path = _VARIABLE.sub(lambda match: str(folders.get(match[1], match[0])), file.text)
     name = Path(path).name
@@ -153,43 +144,29 @@ def _check_relative(
 
 
 def _list_source_files(source: YamlSource) -> Iterator[_SourceFile]:
-    plays = source.value if isinstance(source.value, list) else []
-    for i, play in enumerate(plays):
-        if isinstance(play, dict):
-            files = play.get("vars_files")
-            for j, file in enumerate(files if isinstance(files, list) else []):
-                if isinstance(file, str):
-                    yield _SourceFile((i, "vars_files", j), "prepare", file)
-            for stage in ("prepare", "launch", "finalize"):
-                yield from _list_task_files(source, (i, stage), stage)
-
-
-def _list_task_files(source: YamlSource, key: KeyPath, stage: str) -> Iterator[_SourceFile]:
-    tasks = source.at(key)
-    for j, task in enumerate(tasks if isinstance(tasks, list) else []):
-        if not isinstance(task, dict) or "when" in task or task.get("ignore_errors"):
+    for i, play in iterate_plays(source):
+        files = play.get("vars_files")
+        for j, file in enumerate(files if isinstance(files, list) else []):
+            if isinstance(file, str):
+                yield _SourceFile((i, "vars_files", j), "vars_files", file)
+    for each in iterate_tasks(source):
+        if any("when" in part or part.get("ignore_errors") for part in each.chain):
             continue
-        for block in _BLOCKS:
-            yield from _list_task_files(source, (*key, j, block), stage)
-        for module, value in task.items():
+        for module, value in each.task.items():
             argument = _SOURCE_KEYS.get(str(module).removeprefix("ansible.builtin."))
             if argument is not None:
-                yield from _list_argument_files((*key, j, module), stage, argument, value)
+                key = (*each.key, str(module))
+                yield from _list_argument_files(key, each.stage, argument, value)
 
 
-def _list_written_here(value: YamlValue, *, is_here: bool = False) -> Iterator[str]:
-    """Yield the texts of all tasks that run on this machine or fetch files to it."""
-    if isinstance(value, str):
-        if is_here:
-            yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _list_written_here(each, is_here=is_here)
-    elif isinstance(value, dict):
-        place = str(value.get("delegate_to", value.get("connection", "")))
-        inside = is_here or place in _THIS_MACHINE
-        for key, each in value.items():
-            yield from _list_written_here(each, is_here=inside or key in _WRITES_HERE)
+def _list_written_here(source: YamlSource) -> Iterator[str]:
+    """Yield the texts of all tasks that run on this machine, or fetch files to it."""
+    for each in iterate_tasks(source):
+        is_here = each.target in _THIS_MACHINE or any(
+            part.get("connection") == "local" for part in each.chain
+        )
+        if is_here or not _WRITES_HERE.isdisjoint(each.task):
+            yield from iterate_texts(each.task)
 
 
 def _list_argument_files(

@@ -7,25 +7,22 @@ files are read. Nothing is imported or started, and no template is expanded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 from laggard.core.errors import escape_unprintable
 from laggard.core.run_schema import Record
 from laggard.core.text.text_columns import align_columns
-from laggard.core.yaml_source import KeyPath, YamlScalar, YamlSource, YamlValue, to_json
+from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue, to_json
 from laggard.layers_services.e2clab.managers import list_managers
+from laggard.layers_services.e2clab.play_tasks import BLOCKS, STAGES, PlayTask, iterate_tasks
 from laggard.layers_services.e2clab.services import registered_classes
-from laggard.layers_services.e2clab.workflow import STAGES
 from laggard.layers_services.model import LayersServices
 
 MOST_COMMAND = 100
 """Most characters of a command in the text of a plan; JSON has the whole command."""
 
 _MOST_NAME = 60
-_BLOCKS = ("block", "rescue", "always")
-# Tasks and roles under these keywords of a play are run in every stage that has tasks.
-_EVERY_STAGE = ("pre_tasks", "roles", "post_tasks", "handlers")
 # All other keys of a task are modules; thus a module that is unknown here is shown too.
 _TASK_KEYWORDS = frozenset(
     {"any_errors_fatal", "args", "async", "become", "become_exe", "become_flags", "become_method",
@@ -117,43 +114,27 @@ def list_program(
 
 
 def _list_tasks(source: YamlSource) -> Iterator[PlannedTask]:
-    plays = source.value if isinstance(source.value, list) else []
-    for i, play in enumerate(plays):
-        if not isinstance(play, dict):
-            continue
-        hosts = str(play.get("hosts", ""))
-        for key in (*STAGES, *_EVERY_STAGE):
-            stage = key if key in STAGES else "every stage"
-            yield from _list_entries(source, (i, key), stage, hosts)
-
-
-def _list_entries(
-    source: YamlSource, key: KeyPath, stage: str, hosts: str
-) -> Iterator[PlannedTask]:
-    """Yield the tasks or roles of the list at `key`, and those of blocks in it."""
-    entries = source.at(key)
-    for j, entry in enumerate(entries if isinstance(entries, list) else []):
-        where = _format_place(source, (*key, j))
-        if key[-1] == "roles":
-            role = entry.get("role", entry.get("name")) if isinstance(entry, dict) else entry
+    for each in iterate_tasks(source):
+        for module, command in _list_modules(each):
             yield PlannedTask(
-                where=where, stage=stage, hosts=hosts, module="role", command=_format_value(role)
+                where=_format_place(source, each.key),
+                stage=each.stage if each.stage in STAGES else "every stage",
+                hosts=each.target,
+                module=module,
+                command=command,
             )
-        elif isinstance(entry, dict):
-            target = str(entry.get("delegate_to", hosts))
-            yield from (
-                PlannedTask(where=where, stage=stage, hosts=target, module=module, command=command)
-                for module, command in _list_modules(entry)
-            )
-            for block in _BLOCKS:
-                yield from _list_entries(source, (*key, j, block), stage, target)
 
 
-def _list_modules(task: Mapping[YamlScalar, YamlValue]) -> Iterator[tuple[str, str]]:
+def _list_modules(each: PlayTask) -> Iterator[tuple[str, str]]:
+    """Yield the modules of a task with their arguments, or the name of a role."""
+    task = each.task
+    if each.stage == "roles":
+        yield "role", _format_value(task.get("role", task.get("name")))
+        return
     arguments = task.get("args")
     for key, value in task.items():
         name = str(key)
-        if name in _TASK_KEYWORDS or name in _BLOCKS or name.startswith("with_"):
+        if name in _TASK_KEYWORDS or name in BLOCKS or name.startswith("with_"):
             continue
         parts = [_format_value(part) for part in (value, arguments) if part is not None]
         yield name, " ".join(part for part in parts if part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import DeploymentError
@@ -17,15 +17,13 @@ from laggard.core.hosts import Host
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.ansible_runs import failure_reason, working_in
 from laggard.layers_services.e2clab.play_facts import can_see_facts
+from laggard.layers_services.e2clab.play_tasks import Stage
 from laggard.layers_services.e2clab.services import DeployedServices, register_hosts
 from laggard.layers_services.e2clab.yaml_files import parse_e2clab_yaml
 from laggard.layers_services.model import Workflow
 
 if TYPE_CHECKING:
     from enoslib import Roles
-
-Stage = Literal["prepare", "launch", "finalize"]
-STAGES: tuple[Stage, ...] = ("prepare", "launch", "finalize")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ SCRIPT = """
     from pathlib import Path
     from laggard.core.errors import LaggardError
     from laggard.layers_services.compile import compile_hosts
-    from laggard.layers_services.e2clab.workflow import STAGES, run_workflow
+    from laggard.layers_services.e2clab.play_tasks import STAGES
+    from laggard.layers_services.e2clab.workflow import run_workflow
     from laggard.layers_services.local import namespaces, sandbox
     from laggard.layers_services.local.provider import enoslib_roles, use_namespace_connection
     from laggard.layers_services.model import LayersServices

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from laggard.layers_services.e2clab.failed_tasks import LOG_NAME
 from laggard.layers_services.e2clab.managers import RunningManagers, start_managers
+from laggard.layers_services.e2clab.play_tasks import Stage
 from laggard.layers_services.e2clab.services import DeployedServices, deploy_services
-from laggard.layers_services.e2clab.workflow import Stage, run_workflow
+from laggard.layers_services.e2clab.workflow import run_workflow
 from laggard.remote.provision import ProvisionedNodes
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario

@@ -11,7 +11,8 @@ import os
 from contextlib import ExitStack, nullcontext
 
 from laggard.layers_services.e2clab.failed_tasks import LOG_NAME
-from laggard.layers_services.e2clab.workflow import Stage, run_workflow
+from laggard.layers_services.e2clab.play_tasks import Stage
+from laggard.layers_services.e2clab.workflow import run_workflow
 from laggard.layers_services.local.launch import ForkServer
 from laggard.layers_services.local.provider import enoslib_roles
 from laggard.run.continuum import open_continuum
