@@ -44,6 +44,14 @@ seed: 3
 """,
 }
 
+COMMAND = """
+    import sys
+    from laggard.cli.main import main
+    sys.argv[0] = "laggard"
+    main()
+"""
+"""Script that is the command line, for a `Runner`."""
+
 UNFAITHFUL = 3
 
 

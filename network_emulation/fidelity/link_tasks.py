@@ -55,7 +55,7 @@ _LOSS_LOAD = 0.25
 """Part of a link's rate that the datagrams of a loss check use."""
 _TCP_LEAST_MBPS = 0.1
 """Rate below which a full-size packet takes about as long as TCP waits before it retransmits."""
-_TCP_LARGEST_BYTES = 16e6
+TCP_LARGEST_BYTES = 16e6
 """Bytes on their way above which a single loss stops a TCP flow for long."""
 TCP_LONGEST_RTT_MS = 1000.0
 """Real round trip above which slow start and its settling would take longer than ten seconds."""
@@ -73,6 +73,11 @@ class Task:
     def rtt_ms(self) -> float:
         """Return the round trip of an empty packet, without jitter."""
         return self.there.delay_ms + self.back.delay_ms
+
+    @property
+    def pipe_bytes(self) -> float:
+        """Return the bytes on the way in a round trip at the full rate, in any dilation."""
+        return 125.0 * (self.there.rate_mbps or 0.0) * self.rtt_ms
 
     @property
     def has_rate(self) -> bool:
@@ -244,8 +249,8 @@ def transport_for(task: Task, dilation: Dilation) -> Literal["tcp", "udp"]:
     rough = any(each.loss_percent or each.jitter_ms for each in (task.there, task.back))
     slow = task.there.rate_mbps is not None and task.there.rate_mbps < _TCP_LEAST_MBPS
     distant = dilation.real_ms(task.rtt_ms) > TCP_LONGEST_RTT_MS
-    pipe_bytes = 125.0 * (task.there.rate_mbps or 0.0) * task.rtt_ms
-    return "udp" if rough or slow or distant or pipe_bytes > _TCP_LARGEST_BYTES else "tcp"
+    large = task.pipe_bytes > TCP_LARGEST_BYTES
+    return "udp" if rough or slow or distant or large else "tcp"
 
 
 def loss_probe(task: Task, dilation: Dilation, probes: int) -> LossProbe:

@@ -20,15 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.command_line import SMALL, UNFAITHFUL, needs_tun
+from tests.command_line import COMMAND, SMALL, UNFAITHFUL, needs_tun
 from tests.users import Runner, as_self
 
-COMMAND = """
-    import sys
-    from laggard.cli.main import main
-    sys.argv[0] = "laggard"
-    main()
-"""
 PATIENCE_S = 120.0
 """How long a test waits for what ends within seconds where nothing else uses the machine."""
 

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import SMALL, needs_tun
+from tests.command_line import COMMAND, SMALL, needs_tun
 from tests.users import Runner
 
-COMMAND = """
-    import sys
-    from laggard.cli.main import main
-    sys.argv[0] = "laggard"
-    main()
-"""
 ENDS = {"done", "unfaithful"}
 CORES = "python3 -c 'import os; print(len(os.sched_getaffinity(0)))'"
 WORKFLOW = """

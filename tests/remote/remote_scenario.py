@@ -49,7 +49,7 @@ seed: 1
 }
 
 HEAD = f"""
-    import json, os, subprocess, sys, threading, time
+    import contextlib, json, os, subprocess, sys, threading, time
     from pathlib import Path
     sys.path.insert(0, {str(REPOSITORY)!r})
     from laggard.core import linux
@@ -73,6 +73,30 @@ HEAD = f"""
     from laggard.cli.main import main
     main()
     '''.replace("\\n    ", "\\n").strip()
+
+    @contextlib.contextmanager
+    def ssh_machines(offsets_s=(0.0, 0.0, 0.0)):
+        # Three machines with SSH servers and clocks of their own, and the options of a run on them.
+        from laggard.remote.provision import RemoteOptions
+        from laggard.remote.testbeds.ssh import SshTestbed
+        from tests.testbed.nodes import NodeSpec, start_nodes
+        private_ssh(here / "ssh")
+        names = [f"node-{{i}}.example.org" for i in (1, 2, 3)]
+        numbered = enumerate(zip(names, offsets_s), 1)
+        specs = [NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o) for i, (n, o) in numbered]
+        with start_nodes(specs, here / "nodes") as nodes:
+            listed = [
+                {{"ssh": n, "address": nodes.node(n).spec.address, "key": str(nodes.node(n).access.key), "site": "home"}}
+                for n in names
+            ]
+            (here / "inventory.yaml").write_text(json.dumps({{"machines": listed}}))
+            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"), quiet=True, fidelity="record")
+
+            def on(name, *words):
+                ssh = ["ssh", *nodes.node(name).access.ssh_arguments(), *words]
+                return subprocess.run(ssh, capture_output=True, text=True).stdout
+
+            yield nodes, names, options, on
 
     def enter_account(grid):
         # Become a user of the stand-in Grid'5000 whose wheels are cached.

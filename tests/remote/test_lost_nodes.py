@@ -20,26 +20,8 @@ pytestmark = [
 ]
 
 SCRIPT = """
-    from laggard.remote.provision import RemoteOptions
-    from laggard.remote.testbeds.ssh import SshTestbed
-    from tests.testbed.nodes import NodeSpec, start_nodes
-
     def play():
-        private_ssh(here / "ssh")
-        names = [f"node-{i}.example.org" for i in (1, 2, 3)]
-        specs = [NodeSpec(name, f"172.30.0.{i}", "home") for i, name in enumerate(names, 1)]
-        with start_nodes(specs, here / "nodes") as nodes:
-            listed = [
-                {"ssh": n, "address": nodes.node(n).spec.address, "key": str(nodes.node(n).access.key), "site": "home"}
-                for n in names
-            ]
-            (here / "inventory.yaml").write_text(json.dumps({"machines": listed}))
-            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"), quiet=True, fidelity="record")
-
-            def on(name, *words):
-                ssh = ["ssh", *nodes.node(name).access.ssh_arguments(), *words]
-                return subprocess.run(ssh, capture_output=True, text=True).stdout
-
+        with ssh_machines() as (nodes, names, options, on):
             def left(name):
                 # What a run leaves on a node, once its agent had time to end.
                 until = time.monotonic() + 90

@@ -30,27 +30,8 @@ OFFSETS_S = {"cloud.trainer.1.1": 1.5, "edge.trainer.1.1": 40.25, "edge.trainer.
 
 SCRIPT = """
     import dataclasses, shutil
-    from laggard.remote.provision import RemoteOptions
-    from laggard.remote.testbeds.ssh import SshTestbed
-    from tests.testbed.nodes import NodeSpec, start_nodes
-
     def play():
-        private_ssh(here / "ssh")
-        names = [f"node-{i}.example.org" for i in (1, 2, 3)]
-        offsets = OFFSETS
-        specs = [NodeSpec(n, f"172.30.0.{i}", "home", clock_offset_s=o) for i, (n, o) in enumerate(zip(names, offsets), 1)]
-        with start_nodes(specs, here / "nodes") as nodes:
-            listed = [
-                {"ssh": n, "address": nodes.node(n).spec.address, "key": str(nodes.node(n).access.key), "site": "home"}
-                for n in names
-            ]
-            (here / "inventory.yaml").write_text(json.dumps({"machines": listed}))
-            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"), quiet=True, fidelity="record")
-
-            def on(name, *words):
-                ssh = ["ssh", *nodes.node(name).access.ssh_arguments(), *words]
-                return subprocess.run(ssh, capture_output=True, text=True).stdout
-
+        with ssh_machines(OFFSETS) as (nodes, names, options, on):
             def left(name):
                 shaped = on(name, "tc", "qdisc", "show") + on(name, "tc", "filter", "show", "dev", "eth0", "ingress")
                 devices = on(name, "ip", "-o", "-d", "link", "show")

@@ -39,9 +39,19 @@ def test_hosts_with_too_little_of_a_core_are_named(
         assert "use fewer hosts" in warning
 
 
-@pytest.mark.parametrize(("rate", "is_long"), [("10mbit", False), ("1kbit", True)])
-def test_a_long_verification_is_told(rate: str, is_long: bool, tmp_path: Path) -> None:
-    rule = f"{{src: cloud.*, dst: edge.*, delay: 5ms, rate: {rate}}}"
+@pytest.mark.parametrize(
+    ("delay", "rate", "said"),
+    [
+        ("5ms", "10mbit", []),
+        ("5ms", "1kbit", ["to verify the links"]),
+        ("5ms", "1gbit", []),
+        ("200ms", "3gbit", ["--dilation 6"]),
+    ],
+)
+def test_links_that_are_slow_to_verify_or_cannot_be_held_are_told(
+    delay: str, rate: str, said: list[str], tmp_path: Path
+) -> None:
+    rule = f"{{src: cloud.*, dst: edge.*, delay: {delay}, rate: {rate}, symmetric: true}}"
     files = {
         "layers_services": LAYERS % 1,
         "network": f"networks: [{rule}]\n",
@@ -49,4 +59,5 @@ def test_a_long_verification_is_told(rate: str, is_long: bool, tmp_path: Path) -
         "workload": "model: mlp\ndataset: digits\nbatch_size: 12\nstop: {steps: 1}\n",
     }
     warnings = list_emulation_limits(load_scenario(write(tmp_path / "slow", files)), 2)
-    assert [("to verify the links" in warning) for warning in warnings] == [True] * is_long
+    assert len(warnings) == len(said)
+    assert all(text in warning for text, warning in zip(said, warnings, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,11 +11,18 @@ from laggard.layers_services.e2clab.manager_support import LOCAL
 from laggard.layers_services.e2clab.managers import manager_problems
 from laggard.layers_services.e2clab.services import service_warnings
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
-from laggard.network_emulation.fidelity.link_tasks import estimate_duration_s
+from laggard.network_emulation.fidelity.link_tasks import (
+    TCP_LARGEST_BYTES,
+    choose_representatives,
+    estimate_duration_s,
+)
 from laggard.scenario.load import Scenario
 from laggard.scenario.run_plan import count_reserved_cores
 
 _LONG_S = 60.0
+LARGEST_PIPE_MBPS = 500.0
+"""Largest real rate that was held over a long way (`benchmarks/extreme_links.md`)."""
+
 LEAST_REAL_SHARE = 0.004
 """Smallest part of a core that was ever verified, rounded down (`benchmarks/hundred_hosts.md`)."""
 
@@ -45,6 +53,7 @@ def list_emulation_limits(
         *_find_ignored_features(scenario),
         *_find_small_shares(scenario, plan.dilation, numbers, small),
         *_find_long_checks(scenario, plan.dilation),
+        *_find_large_pipes(scenario, plan.dilation),
     )
 
 
@@ -65,6 +74,27 @@ def _find_long_checks(scenario: Scenario, dilation: float) -> tuple[str, ...]:
     message = (
         f"it takes about {duration_s:.0f} s to verify the links, because packets take that long on"
         " the slowest ones — raise their rates or lower their delays if this is too long"
+    )
+    return (message,)
+
+
+def _find_large_pipes(scenario: Scenario, dilation: float) -> tuple[str, ...]:
+    """Return a warning about fast links over ways that are too long for the userspace emulator."""
+    heavy = [
+        task
+        for task in choose_representatives(scenario.links)
+        if task.pipe_bytes > TCP_LARGEST_BYTES
+        and (task.there.rate_mbps or 0.0) / dilation > LARGEST_PIPE_MBPS
+    ]
+    if not heavy:
+        return ()
+    worst = max(heavy, key=lambda task: task.there.rate_mbps or 0.0)
+    rate_mbps = worst.there.rate_mbps or 0.0
+    message = (
+        f"{worst.pair[0]} to {worst.pair[1]}: without netem, {rate_mbps:g} Mbit/s over a round trip"
+        f" of {worst.rtt_ms:g} ms may fail the verification, because more than"
+        f" {LARGEST_PIPE_MBPS:g} Mbit/s were never held over such a way — lower the rate, or run"
+        f" with --dilation {math.ceil(rate_mbps / LARGEST_PIPE_MBPS)}"
     )
     return (message,)
 
