@@ -136,6 +136,8 @@ class Endpoint:
             if node in self._called:
                 self._called[node].send_multipart(frames, copy=False)
             elif self._door is not None and node in self._identities:
+                # ZeroMQ may still have a queue for a node whose end its monitor has reported.
+                self._require(node)
                 self._door.send_multipart([self._identities[node], *frames], copy=False)
             else:
                 raise TransportError(

@@ -34,11 +34,11 @@ from laggard.network_emulation.fidelity.prober import Prober
 from laggard.network_emulation.forked import ForkedCall, start_forked
 from laggard.network_emulation.link_plan import Constraint, Pair
 from laggard.run.continuum import Continuum, open_continuum
-from laggard.run.controller import has_stage, run_workflow_stage
+from laggard.run.controller import has_stage, run_plays, run_workflow_stage
 from laggard.run.fidelity_monitor import FidelityMonitorThread
 from laggard.run.run_context import RunContext
 from laggard.run.runner import RunOptions, finalize_record, run_in_sandbox
-from laggard.run_folder.collect import report_experiment
+from laggard.run_folder.collect import report_untrained_run
 from laggard.run_folder.counters import write_counters, write_events
 from laggard.run_folder.fidelity_checks import record_fidelity, require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import (
@@ -132,7 +132,7 @@ def run_experiment(
 
     def finalize(context: RunContext, status: int) -> None:
         finalize_record(context, status)
-        report_experiment(context.journal)
+        report_untrained_run(context.journal)
         context.journal.display.close()
 
     silent = EmulationCallbacks(lambda _: None, lambda _: None)
@@ -251,7 +251,7 @@ class _Emulation:
     def _launch(self) -> None:
         """Run the plays of `launch` in a process of its own, whose programs are held to shares."""
         os.environ[CONTROL_FOLDER_VARIABLE] = str(self.context.folder)
-        run_workflow_stage(self.context, "launch", journaled=False)
+        run_plays(self.context, "launch")
 
     def _wait(
         self,

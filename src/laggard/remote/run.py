@@ -38,7 +38,7 @@ from laggard.remote.provision import (
 )
 from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
-from laggard.run_folder.collect import analyze_training, report_experiment, report_untrained_run
+from laggard.run_folder.collect import analyze_training, report_untrained_run
 from laggard.run_folder.display import SilentDisplay, TextDisplay
 from laggard.run_folder.fidelity_checks import require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import require_no_violations
@@ -125,9 +125,7 @@ def _run_and_analyze(
             began_s, ended_s = state.trained.began_s, state.trained.ended_s
             # Power meters can still be read after the release of the machines.
             record_energy(journal, options.testbed, state.machines, began_s, ended_s)
-        if not scenario.trains:
-            report_experiment(journal)
-        elif state.fetched is not None and state.fetched.has_begun:
+        if state.fetched is not None and state.fetched.has_begun:
             analyze_training(journal, scenario, state.fetched.done)
         else:
             report_untrained_run(journal)

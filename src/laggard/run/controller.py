@@ -8,7 +8,7 @@ imports would use the cores.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 
 from laggard.layers_services.e2clab.failed_tasks import LOG_NAME
 from laggard.layers_services.e2clab.play_tasks import Stage
@@ -67,30 +67,29 @@ def has_stage(context: RunContext, stage: Stage) -> bool:
     return any(stage in play.model_fields_set for play in context.scenario.workflow.plays)
 
 
-def run_workflow_stage(context: RunContext, stage: Stage, *, journaled: bool = True) -> None:
-    """Run the user's Ansible tasks of one stage; a workflow without any costs nothing.
+def run_workflow_stage(context: RunContext, stage: Stage) -> None:
+    """Run the user's Ansible tasks of one stage; a workflow without any costs nothing."""
+    if has_stage(context, stage):
+        with context.journal.stage(f"workflow: {stage}"):
+            run_plays(context, stage)
 
-    Args:
-        context: run whose workflow it is.
-        stage: stage whose tasks are run.
-        journaled: whether the stage is shown and recorded.
-    """
+
+def run_plays(context: RunContext, stage: Stage) -> None:
+    """Run the user's Ansible tasks of one stage, and leave the journal alone."""
     if not has_stage(context, stage):
         return
     hosts = context.scenario.hosts
-    with context.journal.stage(f"workflow: {stage}") if journaled else nullcontext():
-        roles, _ = enoslib_roles(hosts)
-        output = context.folder / "workflow"
-        output.mkdir(exist_ok=True)
-        workflow = context.journal.folder.scenario / "workflow.yaml"
-        run_workflow(
-            context.scenario.folder,
-            workflow,
-            stage,
-            roles,
-            hosts,
-            output,
-            app_conf=context.scenario.plays.app_conf,
-            artifacts_dir=context.scenario.plays.artifacts,
-            log=context.logs / LOG_NAME,
-        )
+    roles, _ = enoslib_roles(hosts)
+    output = context.folder / "workflow"
+    output.mkdir(exist_ok=True)
+    run_workflow(
+        context.scenario.folder,
+        context.journal.folder.scenario / "workflow.yaml",
+        stage,
+        roles,
+        hosts,
+        output,
+        app_conf=context.scenario.plays.app_conf,
+        artifacts_dir=context.scenario.plays.artifacts,
+        log=context.logs / LOG_NAME,
+    )

@@ -128,31 +128,22 @@ def _complete_record(
 
 
 def report_untrained_run(journal: Journal) -> None:
-    """Write the report of a run that never began to train.
+    """Write the report of a run without a training, and complete its record.
 
-    It gives the reason, and the values measured until then.
+    Such a run never began to train, for a reason that the report gives, or it has no workload.
     """
     from laggard.analysis.tables.load_run import load_run
 
-    folder = journal.folder.path
-    if journal.record.status == "running":
-        journal.update(status="failed", error="the first step did not begin")
-    write_analysis(load_run(folder), None, folder)
-    remove_streams(folder)
-
-
-def report_experiment(journal: Journal) -> None:
-    """Write the report of a run that trains nothing, and complete its record."""
-    from laggard.analysis.tables.load_run import load_run
-
-    status = "done" if journal.record.status == "running" else journal.record.status
-    folder = journal.folder.path
+    folder, final = journal.folder.path, journal.record
+    if final.status == "running":
+        missed = {"status": "failed", "error": "the first step did not begin"}
+        final = final.model_copy(update=missed if final.trains else {"status": "done"})
     with journal.stage("report"):
-        run = load_run(folder)
-        shown = journal.record.model_copy(update={"status": status})
-        write_analysis(replace(run, record=shown), None, folder)
+        shown = final.model_copy(update={"stages": journal.record.stages})
+        write_analysis(replace(load_run(folder), record=shown), None, folder)
     # A run is done when its report is.
-    journal.update(status=status)
+    journal.update(status=final.status, error=final.error)
+    remove_streams(folder)
 
 
 def _compute_outcome(scenario: Scenario, run: RunData, done: TrainingEnd) -> RunOutcome:
