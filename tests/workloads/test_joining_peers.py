@@ -66,6 +66,9 @@ def test_who_joins_or_comes_back_begins_with_what_the_others_have_learnt(
         train_on(training, rank, pids[rank])
     assert present(training) == others
     asked_ns = join(training, training.plans[2].next_life())
+    for rank in others:
+        # The others have begun steps after it came back; they may have waited for it until now.
+        train_on(training, rank, pids[rank])
     progress_board = ProgressBoard(training.output_dir.progress_board, WORLD)
     assert progress_board.present == (0, 1, 2, 3)
     parts = progress_board.requested_snapshots

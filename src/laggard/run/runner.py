@@ -142,30 +142,32 @@ def run_in_sandbox(
         )
         stack.enter_context(folder)
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
-        folder.logs.mkdir()
-        folder.write_scenario(scenario.files())
-        context = RunContext(
-            scenario,
-            backend,
-            cpu,
-            _open_cgroups(scenario, janitor, stack),
-            journal,
-            started_ns,
-            options.fidelity,
-        )
         try:
+            folder.logs.mkdir()
+            folder.write_scenario(scenario.files())
+            cgroups = _open_cgroups(scenario, janitor, stack)
+            context = RunContext(
+                scenario, backend, cpu, cgroups, journal, started_ns, options.fidelity
+            )
             status = sandbox.run_in_sandbox(
                 lambda: _run_interruptible(context, run_inside), ending_s
             )
             _finalize_in_child(context, lambda: finalize(context, status))
         except KeyboardInterrupt:
-            journal.reload()
-            journal.update(
-                status="interrupted",
-                error="ended at once by a second signal; its data is kept, and `laggard report"
-                f" {journal.record.id}` analyzes it",
-            )
+            _record_second_signal(journal)
+        # This is the last place that can record an unexpected exception in the run folder.
+        except Exception as error:  # noqa: BLE001
+            record_failure(journal, error)
         return journal.record, folder.path
+
+
+def _record_second_signal(journal: Journal) -> None:
+    journal.reload()
+    journal.update(
+        status="interrupted",
+        error="ended at once by a second signal; its data is kept, and `laggard report"
+        f" {journal.record.id}` analyzes it",
+    )
 
 
 def _run_interruptible(context: RunContext, run_inside: Callable[[RunContext], int]) -> int:
