@@ -16,6 +16,13 @@ import torch
 from torch import nn
 
 from laggard.core.errors import TransportError
+from laggard.core.rules.server_rule import (
+    Push,
+    Reaction,
+    ServerReply,
+    ServerUpdateRule,
+    Update,
+)
 from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
@@ -40,13 +47,6 @@ from laggard.workloads.plan import ServerPlan
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
-from laggard.workloads.strategies.server.update_rule import (
-    Push,
-    Reaction,
-    ServerReply,
-    ServerUpdateRule,
-    Update,
-)
 from laggard.workloads.tracing.batch_loader import fewest_samples
 from laggard.workloads.tracing.step_result import UNKNOWN
 from laggard.workloads.tracing.traffic import write_traffic

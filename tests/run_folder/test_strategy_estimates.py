@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from laggard.analysis.evaluate.synthetic.run_generator import QUIET, Tier, TraceSpec, generate_run
-from laggard.analysis.replay.simulation.simulated_network import Bottleneck
-from laggard.analysis.replay.what_if.strategy_catalog import STRATEGIES, AlternativeStrategy
 from laggard.analysis.tables.write_run import write_run
 from laggard.cli.main import main
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host
+from laggard.core.simulation.network import Bottleneck
+from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
 from laggard.network_emulation.link_plan import AccessLink, LinkPlan, SharedLink
 from laggard.run_folder.strategy_estimates import (
     list_bottlenecks,

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.span_schema import NOBODY
 from laggard.workloads.strategies.background.async_averager import (
     BEGIN,
     READY,
@@ -24,7 +25,6 @@ from laggard.workloads.strategies.background.async_averager import (
     pack_ranks,
     unpack_ranks,
 )
-from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message, pack, unpack
 
 

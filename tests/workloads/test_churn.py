@@ -201,9 +201,10 @@ def test_an_update_is_the_mean_over_those_who_are_there() -> None:
     import torch
     from torch import nn
 
+    from laggard.core.rules.bounded_staleness import BoundedStalenessRule
+    from laggard.core.rules.server_rule import Push
     from laggard.workloads.models.flat_state import FlatState
     from laggard.workloads.parameter_server import ModelKeeper
-    from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, Push
 
     torch.manual_seed(1)
     model = nn.Linear(5, 1)

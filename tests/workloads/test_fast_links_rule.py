@@ -10,13 +10,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
-from laggard.workloads.strategies.peer.fast_links_rule import (
+from laggard.core.rules.fast_links import (
     FastLinksMessage,
     FastLinksRule,
     FastLinksSend,
 )
-from laggard.workloads.strategies.peer.matching_policy import FloatArray
+from laggard.core.rules.matching_policy import FloatArray
+from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
 from tests.workloads.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]

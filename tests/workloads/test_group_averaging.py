@@ -15,8 +15,8 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from laggard.core.rules.partial_reduce import AveragingGroup, GroupRule
 from laggard.workloads.strategies.peer.group_member import GROUP, GroupAverageResult, GroupMember
-from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
 from laggard.workloads.strategies.peer.ring_average import RingAverage
 from laggard.workloads.transport.frames import Message
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.core.rules.hop import HopRule, HopStepEnd, StepNotice
 from laggard.workloads.strategies.peer.hop import HopParameters
-from laggard.workloads.strategies.peer.hop_rule import HopRule, HopStepEnd, StepNotice
 from tests.workloads.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from laggard.core.rules.synchronization import find_next_synchronization
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
 from laggard.workloads.strategies.collective.hierarchical import group_ranks_by_tier
-from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
 from tests.workloads.test_allreduce import run_case
 
 if TYPE_CHECKING:

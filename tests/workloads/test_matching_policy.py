@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.peer.link_times import SMOOTHING, LinkTimes
-from laggard.workloads.strategies.peer.matching_policy import (
+from laggard.core.rules.matching_policy import (
     FloatArray,
     MatchingPolicy,
     build_matchings,
@@ -19,6 +18,7 @@ from laggard.workloads.strategies.peer.matching_policy import (
     estimate_exchange_times,
     plan_matchings,
 )
+from laggard.workloads.strategies.peer.link_times import SMOOTHING, LinkTimes
 
 parts = st.floats(0.01, 1.0)
 

@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.rules.graph import Graph, find_partners, is_active
 from laggard.workloads.strategies.background.current_model import CurrentModel
 from laggard.workloads.strategies.background.pair_exchange_rule import (
     MAX_OPEN_EXCHANGES,
     ExchangedModel,
     PairExchangeRule,
 )
-from laggard.workloads.strategies.base.graph import Graph, find_partners, is_active
 
 TIMEOUT = 20
 GRAPHS: st.SearchStrategy[Graph] = st.sampled_from(["ring", "complete"])

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.core.span_schema import Lane
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.output.worker_output import read_lines
-from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
 from tests.workloads.paced import wide

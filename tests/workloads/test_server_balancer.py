@@ -12,18 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.rules.backup_workers import BackupWorkersRule
+from laggard.core.rules.bounded_staleness import BoundedStalenessRule
+from laggard.core.rules.server_rule import Push, ServerUpdateRule
 from laggard.workloads.balancing.allocation import AffineCost, allocate_samples, estimate_slowest_s
 from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
 from laggard.workloads.datasets.partition import Partition, split_evenly
-from laggard.workloads.strategies.server.update_rule import (
-    BackupWorkersRule,
-    BoundedStalenessRule,
-    Push,
-    ServerUpdateRule,
-)
 
 BATCH = 96
 USUAL, SLOW = AffineCost(0.003, 0.0003), AffineCost(0.012, 0.0012)

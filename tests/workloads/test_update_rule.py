@@ -11,14 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.workloads.strategies.server.update_rule import (
-    BackupWorkersRule,
-    BoundedStalenessRule,
-    Push,
-    Reaction,
-    ServerUpdateRule,
-)
-from laggard.workloads.tracing.step_result import NOBODY
+from laggard.core.rules.backup_workers import BackupWorkersRule
+from laggard.core.rules.bounded_staleness import BoundedStalenessRule
+from laggard.core.rules.server_rule import Push, Reaction, ServerUpdateRule
+from laggard.core.span_schema import NOBODY
 
 Delay = Callable[[int, int], float]
 

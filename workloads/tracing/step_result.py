@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from laggard.core.span_schema import NOBODY
+
 UNKNOWN = -1
-NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ from laggard.analysis.replay.asynchronous.link_savings import (
     has_named_senders,
     map_host_tiers,
 )
-from laggard.analysis.replay.link_model import LinkChange, NetworkHop, estimate_run_hops
+from laggard.analysis.replay.link_model import estimate_run_hops
 from laggard.analysis.tables.columns import BoolArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+from laggard.core.simulation.links import LinkChange, NetworkHop
 
 
 @dataclass(frozen=True)

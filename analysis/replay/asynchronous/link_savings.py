@@ -9,8 +9,6 @@ import numpy as np
 
 from laggard.analysis.detection.links import sum_carried_bytes
 from laggard.analysis.replay.link_model import (
-    LinkChange,
-    NetworkHop,
     estimate_run_hops,
     require_known_ends,
     require_link_samples,
@@ -19,6 +17,7 @@ from laggard.analysis.tables.columns import BoolArray, FloatArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 from laggard.core.errors import RunFolderError
+from laggard.core.simulation.links import LinkChange, NetworkHop
 from laggard.core.span_schema import Lane, Phase
 
 _S = 1e-9

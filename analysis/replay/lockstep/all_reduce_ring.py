@@ -10,18 +10,13 @@ import numpy as np
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.links import sum_carried_bytes
 from laggard.analysis.detection.transfers import Transfers
-from laggard.analysis.replay.link_model import (
-    LinkChange,
-    NetworkHop,
-    compute_ring_finish_s,
-    estimate_run_hops,
-    find_ring_ends,
-    require_known_ends,
-)
+from laggard.analysis.replay.link_model import estimate_run_hops, find_ring_ends, require_known_ends
 from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.timeline import Timeline
+from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
 from laggard.core.errors import RunFolderError
+from laggard.core.simulation.links import LinkChange, NetworkHop
 from laggard.core.span_schema import Lane, Phase
 
 # Recorded payloads below this size, in bytes, are treated as missing.

@@ -14,32 +14,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.analysis.replay.asynchronous.async_analysis import MAX_REPLAYED_STEPS
-from laggard.analysis.replay.link_model import NetworkHop
+from laggard.analysis.replay.fitted_durations import fit_recorded_durations
 from laggard.analysis.replay.lockstep.all_reduce_ring import find_ring, slow_down_ring
 from laggard.analysis.replay.lockstep.lockstep_analysis import LockstepAnalysis
-from laggard.analysis.replay.simulation.recorded_durations import (
-    RecordedDurations,
-    fit_recorded_durations,
-)
-from laggard.analysis.replay.simulation.simulated_network import (
-    Bottleneck,
-    SimulatedNetwork,
-    SlowPeriod,
+from laggard.analysis.replay.run_network import (
     build_network,
     find_ends_between_tiers,
     require_named_links,
 )
-from laggard.analysis.replay.simulation.simulation_input import SimulationInput
-from laggard.analysis.replay.simulation.training_work import measure_work
+from laggard.analysis.replay.training_work import measure_work
 from laggard.analysis.replay.what_if.counterfactual import RunReplay, build_replay
-from laggard.analysis.replay.what_if.strategy_catalog import (
+from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.step_clock import get_step_clock
+from laggard.core.errors import RunFolderError
+from laggard.core.simulation.links import NetworkHop
+from laggard.core.simulation.network import Bottleneck, SimulatedNetwork, SlowPeriod
+from laggard.core.simulation.recorded_durations import RecordedDurations
+from laggard.core.simulation.strategies import (
     ALL_REDUCE_STRATEGIES,
     STRATEGIES,
     AlternativeStrategy,
 )
-from laggard.analysis.tables.load_run import RunData
-from laggard.analysis.tables.timelines.step_clock import get_step_clock
-from laggard.core.errors import RunFolderError
+from laggard.core.simulation.training import SimulationInput
 from laggard.core.span_schema import Lane, Phase
 
 
@@ -95,7 +91,7 @@ def estimate_strategies(
         RunFolderError: the run does not record the work or the messages of its workers.
 
     Examples:
-        >>> from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
+        >>> from laggard.core.simulation.strategies import AlternativeStrategy
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> (estimate,) = estimate_strategies(run, [AlternativeStrategy("local_sgd", {"steps": 4})])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Values of the columns `group` and `peer` in spans that have no group or peer.
 NO_GROUP = -1
 NO_PEER = -1
+# Value of `waited_for` in steps that waited for no particular rank.
+NOBODY = -1
 # A Parquet row group is the smallest part of a table that can be read alone.
 ROW_GROUP_ROWS = 1 << 20
 

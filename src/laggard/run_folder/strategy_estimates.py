@@ -15,9 +15,9 @@ from laggard.core.errors import InputError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from laggard.analysis.replay.simulation.simulated_network import Bottleneck
-    from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
     from laggard.analysis.replay.what_if.strategy_estimate import DeploymentInfo
+    from laggard.core.simulation.network import Bottleneck
+    from laggard.core.simulation.strategies import AlternativeStrategy
     from laggard.network_emulation.link_plan import LinkPlan
 
 ALL_STRATEGIES = "all"
@@ -35,7 +35,7 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
     Raises:
         InputError: a text is not a strategy, or not YAML.
     """
-    from laggard.analysis.replay.what_if.strategy_catalog import AlternativeStrategy
+    from laggard.core.simulation.strategies import AlternativeStrategy
     from laggard.core.yaml_source import parse_yaml
 
     if ALL_STRATEGIES in texts:
@@ -112,7 +112,7 @@ def read_deployment_info(folder: Path) -> DeploymentInfo:
 
 def list_bottlenecks(links: LinkPlan) -> tuple[Bottleneck, ...]:
     """Return access links and shared links as rates that several host pairs share."""
-    from laggard.analysis.replay.simulation.simulated_network import Bottleneck
+    from laggard.core.simulation.network import Bottleneck
 
     names = [host.name for host in links.hosts]
     found = [Bottleneck(link.name, link.pairs, link.rate_mbps) for link in links.shared]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.analysis.replay.link_model import NetworkHop
-from laggard.analysis.replay.simulation.event_loop import EventLoop
-from laggard.analysis.replay.simulation.message_flows import MessageFlows, compute_fair_rates
-from laggard.analysis.replay.simulation.simulated_network import (
+from laggard.core.simulation.event_loop import EventLoop
+from laggard.core.simulation.links import NetworkHop
+from laggard.core.simulation.message_flows import MessageFlows, compute_fair_rates
+from laggard.core.simulation.network import (
     FRAMING_OVERHEAD,
     Bottleneck,
     SimulatedNetwork,

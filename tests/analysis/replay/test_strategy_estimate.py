@@ -15,15 +15,13 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
     TraceSpec,
     generate_run,
 )
-from laggard.analysis.replay.link_model import NetworkHop
-from laggard.analysis.replay.simulation.simulated_network import SimulatedNetwork, build_network
-from laggard.analysis.replay.simulation.training_work import measure_work
+from laggard.analysis.replay.run_network import build_network
+from laggard.analysis.replay.training_work import measure_work
 from laggard.analysis.replay.what_if.estimate_text import (
     NOT_ACCURACY,
     format_estimates,
     to_estimate_document,
 )
-from laggard.analysis.replay.what_if.strategy_catalog import STRATEGIES, AlternativeStrategy
 from laggard.analysis.replay.what_if.strategy_estimate import (
     DeploymentInfo,
     estimate_strategies,
@@ -32,6 +30,9 @@ from laggard.analysis.replay.what_if.strategy_estimate import (
 from laggard.analysis.tables.load_run import RunData, create_empty_links
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import FidelityCheck, TraceOrigin
+from laggard.core.simulation.links import NetworkHop
+from laggard.core.simulation.network import SimulatedNetwork
+from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
 from laggard.core.span_schema import Phase
 from tests.analysis.asynchronous_runs import as_run, simulated, strategy
 from tests.analysis.traces import HARSH

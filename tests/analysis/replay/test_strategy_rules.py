@@ -12,26 +12,23 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from laggard.analysis.replay.link_model import NetworkHop
-from laggard.analysis.replay.simulation.recorded_durations import (
-    RecordedDurations,
-    create_constant_duration,
-    fit_recorded_durations,
-)
-from laggard.analysis.replay.simulation.simulated_network import (
+from laggard.analysis.replay.fitted_durations import fit_recorded_durations
+from laggard.analysis.tables.columns import FloatArray
+from laggard.core.errors import InputError
+from laggard.core.simulation.links import NetworkHop
+from laggard.core.simulation.network import (
     FRAMING_OVERHEAD,
     Bottleneck,
     SimulatedNetwork,
 )
-from laggard.analysis.replay.simulation.simulation_input import (
+from laggard.core.simulation.recorded_durations import RecordedDurations, create_constant_duration
+from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
+from laggard.core.simulation.training import (
     APPLYING_S_PER_MB,
     PACKING_S_PER_MB,
     SimulationInput,
+    TrainingWork,
 )
-from laggard.analysis.replay.simulation.training_work import TrainingWork
-from laggard.analysis.replay.what_if.strategy_catalog import STRATEGIES, AlternativeStrategy
-from laggard.analysis.tables.columns import FloatArray
-from laggard.core.errors import InputError
 from laggard.workloads.workload import Workload
 
 STEPS = 6

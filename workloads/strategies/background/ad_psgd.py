@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from laggard.core.rules.graph import Graph
 from laggard.core.units import DurationS
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
 from laggard.workloads.strategies.background.pair_exchange import PairExchange
-from laggard.workloads.strategies.base.graph import Graph
 from laggard.workloads.strategies.base.parameters import BackgroundParameters
 from laggard.workloads.transport.frames import Message
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from laggard.core.rules.graph import is_active
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.background.async_averager import (
     AverageTiming,
@@ -37,7 +38,6 @@ from laggard.workloads.strategies.background.averaging_choice import (
 )
 from laggard.workloads.strategies.background.overlap_local_sgd import OverlappedAveraging
 from laggard.workloads.strategies.background.pair_exchange import PairExchange
-from laggard.workloads.strategies.base.graph import is_active
 from laggard.workloads.strategies.base.parameters import BackgroundParameters
 from laggard.workloads.transport.frames import Message
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from laggard.core.span_schema import NOBODY
 from laggard.workloads.strategies.background.butterfly_average import ButterflyAverage, VectorPart
-from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from laggard.core.rules.graph import Graph
 from laggard.workloads.strategies.background.current_model import CurrentModel
 from laggard.workloads.strategies.background.pair_exchange_rule import (
     ExchangedModel,
     PairExchangeRule,
 )
-from laggard.workloads.strategies.base.graph import Graph
 from laggard.workloads.transport.frames import Message
 
 if TYPE_CHECKING:

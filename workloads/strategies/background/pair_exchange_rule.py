@@ -23,8 +23,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from laggard.core.rules.graph import Graph, find_partners, is_active
 from laggard.workloads.strategies.background.current_model import CurrentModel
-from laggard.workloads.strategies.base.graph import Graph, find_partners, is_active
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from laggard.core.errors import TransportError
-from laggard.core.span_schema import Phase
-from laggard.workloads.tracing.step_result import NOBODY
+from laggard.core.span_schema import NOBODY, Phase
 from laggard.workloads.transport.frames import Message
 
 if TYPE_CHECKING:

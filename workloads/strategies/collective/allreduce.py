@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from laggard.core.rules.synchronization import SynchronizesEveryStep
 from laggard.core.span_schema import Phase
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
-from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
 from laggard.workloads.tracing.step_result import StepResult
 
 if TYPE_CHECKING:

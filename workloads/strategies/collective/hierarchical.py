@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import write_value
+from laggard.core.rules.synchronization import find_next_synchronization
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.group_connections import connect_collectives
@@ -21,7 +22,6 @@ from laggard.workloads.strategies.base.local_gradient import LocalGradient
 from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.base.sample_weights import SampleWeights
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
-from laggard.workloads.strategies.collective.synchronization import find_next_synchronization
 from laggard.workloads.tracing.step_result import StepResult
 
 if TYPE_CHECKING:

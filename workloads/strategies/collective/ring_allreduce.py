@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from laggard.core.rules.synchronization import SynchronizesEveryStep
 from laggard.core.span_schema import Phase
 from laggard.workloads.strategies.base.local_gradient import LocalGradient
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.base.peer_connections import PeerConnections
-from laggard.workloads.strategies.collective.synchronization import SynchronizesEveryStep
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 

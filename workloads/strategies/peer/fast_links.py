@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from laggard.core.rules.fast_links import (
+    FastLinksMessage,
+    FastLinksRule,
+    FastLinksSend,
+)
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.parameters import PeerParameters
 from laggard.workloads.strategies.base.peer_connections import build_stamped_message
 from laggard.workloads.strategies.base.peer_strategy_base import RuleDrivenPeerStrategy
-from laggard.workloads.strategies.peer.fast_links_rule import (
-    FastLinksMessage,
-    FastLinksRule,
-    FastLinksSend,
-)
 from laggard.workloads.strategies.peer.message_wait import MessageWait
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message

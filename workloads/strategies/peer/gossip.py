@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.core.span_schema import Phase
-from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.workloads.strategies.base.parameters import PeerParameters
 from laggard.workloads.strategies.base.peer_connections import JoinState, build_stamped_message
 from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase

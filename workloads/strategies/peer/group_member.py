@@ -26,14 +26,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from laggard.core.rules.partial_reduce import AveragingGroup, GroupRule
+from laggard.core.span_schema import NOBODY
 from laggard.workloads.strategies.base.session_numbers import (
     pack_session_number,
     unpack_number,
     unpack_session,
 )
-from laggard.workloads.strategies.peer.group_rule import AveragingGroup, GroupRule
 from laggard.workloads.strategies.peer.ring_average import Chunk, RingAverage
-from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import remove_key, write_value
+from laggard.core.rules.graph import Graph, find_neighbors
+from laggard.core.rules.hop import HopRule, HopStepEnd
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
-from laggard.workloads.strategies.base.graph import Graph, find_neighbors
 from laggard.workloads.strategies.base.parameters import PeerParameters, RankProblem
 from laggard.workloads.strategies.base.peer_connections import build_stamped_message
 from laggard.workloads.strategies.base.peer_strategy_base import RuleDrivenPeerStrategy
-from laggard.workloads.strategies.peer.hop_rule import HopRule, HopStepEnd
 from laggard.workloads.strategies.peer.message_wait import MessageWait
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message

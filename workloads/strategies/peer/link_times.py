@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laggard.workloads.strategies.peer.matching_policy import FloatArray
+from laggard.core.rules.matching_policy import FloatArray
 
 SMOOTHING = 0.3
 """Weight of a new measurement in the exponential average."""

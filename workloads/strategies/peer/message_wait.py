@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from laggard.core.span_schema import Phase
+from laggard.core.span_schema import NOBODY, Phase
 from laggard.workloads.strategies.base.peer_connections import MessageHandler, PeerConnections
-from laggard.workloads.tracing.step_result import NOBODY
 from laggard.workloads.transport.frames import Message
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from laggard.core.span_schema import Phase
+from laggard.core.span_schema import NOBODY, Phase
 from laggard.workloads.strategies.base.parameters import PeerParameters
 from laggard.workloads.strategies.base.peer_connections import BACKGROUND_POLL_S, POLL_S, JoinState
 from laggard.workloads.strategies.base.peer_strategy_base import PeerStrategyBase
 from laggard.workloads.strategies.peer.group_member import GroupAverageResult, GroupMember
-from laggard.workloads.tracing.step_result import NOBODY, StepResult
+from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from laggard.core.rules.bounded_staleness import BoundedStalenessRule
+from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.core.run_schema import SyncMode
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
-from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, ServerUpdateRule
 
 
 class BoundedStalenessParameters(BalancedParameters, ServerParameters):

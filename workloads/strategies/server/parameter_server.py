@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from laggard.core.rules.bounded_staleness import BoundedStalenessRule
+from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
-from laggard.workloads.strategies.server.update_rule import BoundedStalenessRule, ServerUpdateRule
 
 
 class ParameterServerParameters(BalancedParameters, ServerParameters):

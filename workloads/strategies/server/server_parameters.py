@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from laggard.workloads.strategies.base.parameters import CompressibleParameters
 
 if TYPE_CHECKING:
+    from laggard.core.rules.server_rule import ServerUpdateRule
     from laggard.workloads.strategies.base.strategy import TrainingContext
     from laggard.workloads.strategies.server.push_pull import PushPullWorker
-    from laggard.workloads.strategies.server.update_rule import ServerUpdateRule
 
 
 class ServerParameters(CompressibleParameters):

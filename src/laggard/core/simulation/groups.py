@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from laggard.analysis.replay.simulation.event_loop import EventLoop
-from laggard.analysis.replay.simulation.simulated_network import FRAMING_OVERHEAD
-from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+from laggard.core.simulation.event_loop import EventLoop
+from laggard.core.simulation.network import FRAMING_OVERHEAD
+from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 
 class IndependentRanks:

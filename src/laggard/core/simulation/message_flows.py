@@ -9,8 +9,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
-from laggard.analysis.replay.simulation.simulated_network import FRAMING_OVERHEAD, SimulatedNetwork
+from laggard.core.simulation.event_loop import Action, EventLoop
+from laggard.core.simulation.network import FRAMING_OVERHEAD, SimulatedNetwork
 
 # Remaining bits that count as none; it absorbs rounding errors of times.
 _MIN_BITS = 1e-3

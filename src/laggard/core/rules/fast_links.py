@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from laggard.workloads.strategies.peer.matching_policy import FloatArray, MatchingPolicy
+    from laggard.core.rules.matching_policy import FloatArray, MatchingPolicy
 
 
 Model = TypeVar("Model")
@@ -159,7 +159,7 @@ class FastLinksRule(Generic[Model]):
         """Join the present ranks in this step; call it before `begin`."""
         import numpy as np
 
-        from laggard.workloads.strategies.peer.matching_policy import MatchingPolicy
+        from laggard.core.rules.matching_policy import MatchingPolicy
 
         self.step, self._joined_steps[self.rank] = step, step
         self._present = {self.rank, *present}
@@ -243,7 +243,7 @@ class FastLinksRule(Generic[Model]):
 
         Rows of ranks that have left since are included, because all other ranks have them, too.
         """
-        from laggard.workloads.strategies.peer.matching_policy import (
+        from laggard.core.rules.matching_policy import (
             estimate_exchange_times,
             plan_matchings,
         )

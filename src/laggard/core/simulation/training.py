@@ -1,13 +1,16 @@
-"""Inputs and result of the simulation of a strategy."""
+"""Training to simulate, and the result of its simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from laggard.analysis.replay.simulation.recorded_durations import RecordedDurations
-from laggard.analysis.replay.simulation.simulated_network import SimulatedNetwork
-from laggard.analysis.replay.simulation.training_work import TrainingWork
+from laggard.core.simulation.arrays import FloatArray
+from laggard.core.simulation.network import SimulatedNetwork
+from laggard.core.simulation.recorded_durations import RecordedDurations
+
+# Relative rounding error that sums of samples may have.
+_TOLERANCE = 1e-6
 
 PACKING_S_PER_MB = 0.9e-3
 """CPU seconds at full speed per megabyte, at the sender and again at the receiver. A message is
@@ -17,6 +20,38 @@ two sides took 0.94 and 0.76 ms per megabyte for 0.56 MB, and 0.87 and 0.88 ms f
 APPLYING_S_PER_MB = 0.4e-3
 """CPU seconds at full speed of a server's SGD step, per megabyte of the model. The same machine
 took 0.31 to 0.58 ms for one to eight gradients."""
+
+
+@dataclass(frozen=True)
+class TrainingWork:
+    """Work of a training.
+
+    Attributes:
+        ranks: duration of each rank's step, without sends and waits.
+        samples_per_step: samples of one rank by step number; a simulation with more steps repeats
+            them.
+        goal: samples that all ranks processed until the training ended.
+        end_s: raw seconds until the end of the last span, evaluations included; no slow period is
+            known after it.
+    """
+
+    ranks: tuple[RecordedDurations, ...]
+    samples_per_step: FloatArray
+    goal: float
+    end_s: float
+
+    def rank_samples(self, step: int) -> float:
+        """Return the samples of one rank in a step; all ranks have the same number."""
+        return float(self.samples_per_step[step % len(self.samples_per_step)])
+
+    @property
+    def steps(self) -> int:
+        """Return the number of global steps that process as many samples as the run."""
+        samples_learned, step = 0.0, 0
+        while samples_learned < self.goal * (1.0 - _TOLERANCE):
+            samples_learned += self.rank_samples(step) * len(self.ranks)
+            step += 1
+        return step
 
 
 @dataclass(frozen=True)

@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from laggard.analysis.detection.reference import fit_line
-from laggard.analysis.replay.simulation.recorded_durations import (
-    RecordedDurations,
-    fit_recorded_durations,
-)
+from laggard.analysis.replay.fitted_durations import fit_recorded_durations
 from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.errors import RunFolderError
+from laggard.core.simulation.recorded_durations import RecordedDurations
+from laggard.core.simulation.training import TrainingWork
 from laggard.core.span_schema import Flag, Lane, Phase
 
 _S = 1e-9
-# Relative rounding error that sums of samples may have.
-_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True)
-class TrainingWork:
-    """Work of a training.
-
-    Attributes:
-        ranks: duration of each rank's step, without sends and waits.
-        samples_per_step: samples of one rank by step number; a simulation with more steps repeats
-            them.
-        goal: samples that all ranks processed until the training ended.
-        end_s: raw seconds until the end of the last span, evaluations included; no slow period is
-            known after it.
-    """
-
-    ranks: tuple[RecordedDurations, ...]
-    samples_per_step: FloatArray
-    goal: float
-    end_s: float
-
-    def rank_samples(self, step: int) -> float:
-        """Return the samples of one rank in a step; all ranks have the same number."""
-        return float(self.samples_per_step[step % len(self.samples_per_step)])
-
-    @property
-    def steps(self) -> int:
-        """Return the number of global steps that process as many samples as the run."""
-        samples_learned, step = 0.0, 0
-        while samples_learned < self.goal * (1.0 - _TOLERANCE):
-            samples_learned += self.rank_samples(step) * len(self.ranks)
-            step += 1
-        return step
 
 
 def measure_work(run: RunData) -> TrainingWork:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from laggard.analysis.replay.simulation.event_loop import EventLoop
-from laggard.analysis.replay.simulation.message_flows import MessageFlows
-from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+from laggard.core.simulation.event_loop import EventLoop
+from laggard.core.simulation.message_flows import MessageFlows
+from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laggard.analysis.replay.link_model import NetworkHop, compute_ring_finish_s
-from laggard.analysis.replay.simulation.simulated_network import FRAMING_OVERHEAD
-from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
-from laggard.analysis.tables.columns import FloatArray, IntArray
+from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
+from laggard.core.simulation.arrays import FloatArray, IntArray
+from laggard.core.simulation.links import NetworkHop
+from laggard.core.simulation.network import FRAMING_OVERHEAD
+from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 SyncRule = Callable[[int, FloatArray], FloatArray]
 """Function of a step and the arrival of each rank, [W], that returns the time at which each

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
-from laggard.analysis.replay.simulation.message_flows import MessageFlows
-from laggard.analysis.replay.simulation.processor import Processor
-from laggard.analysis.replay.simulation.recorded_durations import create_constant_duration
-from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
+from laggard.core.simulation.event_loop import Action, EventLoop
+from laggard.core.simulation.message_flows import MessageFlows
+from laggard.core.simulation.processor import Processor
+from laggard.core.simulation.recorded_durations import create_constant_duration
+from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 
 class SimulatedServerRule(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from laggard.workloads.strategies.base.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
 
 Model = TypeVar("Model")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from laggard.analysis.replay.simulation.event_loop import Action, EventLoop
-from laggard.analysis.replay.simulation.recorded_durations import RecordedDurations
+from laggard.core.simulation.event_loop import Action, EventLoop
+from laggard.core.simulation.recorded_durations import RecordedDurations
 
 # Remaining seconds that count as none; it absorbs rounding errors of times.
 _MIN_S = 1e-12

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from laggard.analysis.replay.simulation.simulation_input import SimulationInput, SimulationResult
-from laggard.analysis.replay.what_if.group_strategies import (
+from laggard.core.errors import InputError
+from laggard.core.simulation.groups import (
     IndependentRanks,
     PartialReduceSimulation,
 )
-from laggard.analysis.replay.what_if.lockstep_strategies import (
+from laggard.core.simulation.lockstep import (
     simulate_all_reduce,
     simulate_hierarchical,
 )
-from laggard.analysis.replay.what_if.neighbor_strategies import NeighborBounds, simulate_neighbors
-from laggard.analysis.replay.what_if.server_strategies import (
+from laggard.core.simulation.neighbors import NeighborBounds, simulate_neighbors
+from laggard.core.simulation.server import (
     SimulatedBackupRule,
     SimulatedStalenessRule,
     simulate_server,
 )
-from laggard.core.errors import InputError
+from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 Value = int | str
 Values = Mapping[str, Value]

@@ -1,0 +1,6 @@
+"""Rules of the strategies, one pure module each: who may go on, who waits for whom, who meets whom.
+
+The workers run these rules, and the simulation runs the same ones. `graph.py` names neighbors,
+`synchronization.py` the steps in which all ranks synchronize, and `server_rule.py` what a server
+answers. This folder imports nothing of Laggard.
+"""

@@ -1,0 +1,90 @@
+"""What a parameter server is told, and what it does: gradients, updates and answers; pure.
+
+A worker's clock is the number of the step that it is in. The worker pushes the gradient of its
+clock, then waits for an answer: the model and its next clock. A rule receives the pushes one after
+another. It decides which gradients become updates and which workers are answered. Workers may
+leave and join again. A joining worker waits for an answer, too, which contains the current model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from laggard.core.span_schema import NOBODY
+
+
+@dataclass(frozen=True)
+class Push:
+    """Gradient of one worker.
+
+    Attributes:
+        rank: number of the worker.
+        clock: clock that the gradient was computed in.
+        samples: samples that the gradient sums.
+        batch_size: samples in the whole batch of that clock.
+    """
+
+    rank: int
+    clock: int
+    samples: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """Gradients of one clock that together make one step of the optimizer.
+
+    Attributes:
+        pushes: the gradients, in the order in which they are summed.
+        fraction: part of a whole step, by which the step size is scaled.
+    """
+
+    pushes: tuple[Push, ...]
+    fraction: float
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all its gradients."""
+        return sum(push.samples for push in self.pushes)
+
+
+@dataclass(frozen=True)
+class ServerReply:
+    """Answer that lets a worker continue.
+
+    Attributes:
+        rank: number of the worker.
+        clock: next clock of the worker.
+        waited_for: rank whose push or loss released this answer; -1 if it was the worker itself.
+        skipped: number of steps that the worker skips.
+    """
+
+    rank: int
+    clock: int
+    waited_for: int = NOBODY
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """Reaction to one push: updates in this order, then answers."""
+
+    updates: tuple[Update, ...] = ()
+    replies: tuple[ServerReply, ...] = ()
+
+
+class ServerUpdateRule(Protocol):
+    """Rule of a server, as a state machine."""
+
+    def push(self, push: Push) -> Reaction:
+        """Handle the gradient of a worker."""
+
+    def remove_member(self, rank: int) -> Reaction:
+        """Stop waiting for a worker that is gone; its earlier pushes still count."""
+
+    def add_member(self, rank: int) -> Reaction:
+        """Add a worker that joins again.
+
+        The worker is answered now or later, with a clock that it has never pushed before.
+        """
