@@ -93,7 +93,6 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "replay",
         "replay/lockstep",
         "replay/asynchronous",
-        "replay/simulation",
         "replay/what_if",
         "replay/bytedance",
         "findings",

@@ -8,9 +8,9 @@ import numpy as np
 
 from laggard.analysis.detection.links import Link, measure_links
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.cost_model.links import HopEnds, LinkChange, NetworkHop
 from laggard.core.errors import InputError, RunFolderError
 from laggard.core.run_schema import FidelityCheck
-from laggard.core.simulation.links import HopEnds, LinkChange, NetworkHop
 
 
 def estimate_hops(

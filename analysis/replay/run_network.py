@@ -11,8 +11,8 @@ from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.links import measure_links
 from laggard.analysis.replay.link_model import estimate_hops
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.cost_model.links import HopEnds, NetworkHop
 from laggard.core.errors import RunFolderError
-from laggard.core.simulation.links import HopEnds, NetworkHop
 from laggard.core.simulation.network import Bottleneck, SimulatedNetwork
 
 

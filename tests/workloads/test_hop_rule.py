@@ -40,7 +40,11 @@ class Rank:
 
     def receive(self, sender: int, message: object) -> Sent:
         assert isinstance(message, tuple)
-        self.rule.receive(sender, *message)
+        version, model = message
+        if model is None:
+            self.rule.announce(sender, version)
+        else:
+            self.rule.receive(sender, version, model)
         return []
 
     def remove_member(self, rank: int) -> None:

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from laggard.core.rules.synchronization import find_next_synchronization
+from laggard.core.rules.synchronization import PeriodicSynchronization, group_ranks_by_tier
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
-from laggard.workloads.strategies.collective.hierarchical import group_ranks_by_tier
 from tests.workloads.test_allreduce import run_case
 
 if TYPE_CHECKING:
@@ -36,7 +35,10 @@ def test_meetings_are_every_so_many_steps_and_in_the_last(
 ) -> None:
     limit = 10_000 if last is None or step > last else last
     expected = next(s for s in range(step, 20_000) if (s + 1) % every == 0 or s == limit)
-    assert find_next_synchronization(step, every, last) == expected
+    rule = PeriodicSynchronization(every, last)
+    assert rule.next(step) == expected
+    assert rule.is_due(step) == (expected == step)
+    assert PeriodicSynchronization(every, last, after=step + 1).next(step) == step
 
 
 def test_ranks_of_tiers() -> None:

@@ -29,7 +29,7 @@ from laggard.analysis.replay.link_model import estimate_run_hops
 from laggard.analysis.tables.columns import BoolArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
-from laggard.core.simulation.links import LinkChange, NetworkHop
+from laggard.core.cost_model.links import LinkChange, NetworkHop
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from laggard.analysis.replay.link_model import (
 from laggard.analysis.tables.columns import BoolArray, FloatArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+from laggard.core.cost_model.links import LinkChange, NetworkHop
 from laggard.core.errors import RunFolderError
-from laggard.core.simulation.links import LinkChange, NetworkHop
 from laggard.core.span_schema import Lane, Phase
 
 _S = 1e-9

@@ -14,9 +14,9 @@ from laggard.analysis.replay.link_model import estimate_run_hops, find_ring_ends
 from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.timeline import Timeline
+from laggard.core.cost_model.links import LinkChange, NetworkHop
 from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
 from laggard.core.errors import RunFolderError
-from laggard.core.simulation.links import LinkChange, NetworkHop
 from laggard.core.span_schema import Lane, Phase
 
 # Recorded payloads below this size, in bytes, are treated as missing.

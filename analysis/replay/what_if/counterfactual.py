@@ -29,8 +29,8 @@ from laggard.analysis.replay.lockstep.lockstep_analysis import (
 from laggard.analysis.replay.lockstep.lockstep_replay import LockstepReplay
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.cost_model.links import LinkChange
 from laggard.core.errors import InputError, RunFolderError
-from laggard.core.simulation.links import LinkChange
 from laggard.core.span_schema import Phase
 
 _COMPUTE, _COMM = list(COMPUTE_CODES), Phase.COMM.code

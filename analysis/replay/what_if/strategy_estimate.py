@@ -26,8 +26,8 @@ from laggard.analysis.replay.training_work import measure_work
 from laggard.analysis.replay.what_if.counterfactual import RunReplay, build_replay
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_step_clock
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import RunFolderError
-from laggard.core.simulation.links import NetworkHop
 from laggard.core.simulation.network import Bottleneck, SimulatedNetwork, SlowPeriod
 from laggard.core.simulation.recorded_durations import RecordedDurations
 from laggard.core.simulation.strategies import (

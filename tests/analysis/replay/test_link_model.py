@@ -24,10 +24,10 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
 from laggard.analysis.replay.link_model import estimate_hops, find_ring_ends
 from laggard.analysis.replay.what_if.counterfactual import Counterfactual, build_replay
 from laggard.analysis.tables.load_run import RunData, create_empty_links
+from laggard.core.cost_model.links import LinkChange, NetworkHop
 from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
 from laggard.core.errors import InputError, RunFolderError
 from laggard.core.run_schema import FidelityCheck
-from laggard.core.simulation.links import LinkChange, NetworkHop
 from laggard.core.span_schema import Flag, Phase
 from tests.analysis.asynchronous_runs import as_run, simulated, strategy
 from tests.analysis.asynchronous_runs import run_of as spans_to_run

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.simulation.event_loop import EventLoop
-from laggard.core.simulation.links import NetworkHop
 from laggard.core.simulation.message_flows import MessageFlows, compute_fair_rates
 from laggard.core.simulation.network import (
     FRAMING_OVERHEAD,

@@ -28,9 +28,9 @@ from laggard.analysis.replay.what_if.strategy_estimate import (
     message_bytes,
 )
 from laggard.analysis.tables.load_run import RunData, create_empty_links
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import FidelityCheck, TraceOrigin
-from laggard.core.simulation.links import NetworkHop
 from laggard.core.simulation.network import SimulatedNetwork
 from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
 from laggard.core.span_schema import Phase

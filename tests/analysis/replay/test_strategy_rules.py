@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from laggard.analysis.replay.fitted_durations import fit_recorded_durations
 from laggard.analysis.tables.columns import FloatArray
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import InputError
-from laggard.core.simulation.links import NetworkHop
 from laggard.core.simulation.network import (
     FRAMING_OVERHEAD,
     Bottleneck,

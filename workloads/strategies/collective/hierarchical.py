@@ -6,7 +6,7 @@ It saves traffic on the slow links between tiers. T. Lin, S. U. Stich, K. K. Pat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import write_value
-from laggard.core.rules.synchronization import find_next_synchronization
+from laggard.core.rules.synchronization import PeriodicSynchronization, group_ranks_by_tier
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.group_connections import connect_collectives
@@ -88,7 +88,9 @@ class Hierarchical:
         from laggard.workloads.models.flat_state import FlatState
 
         self.model, self.optimizer = context.model, context.optimizer
-        self._parameters, self._context = parameters, context
+        self._context = context
+        self._within = PeriodicSynchronization(parameters.tier_steps)
+        self._across = PeriodicSynchronization(parameters.wan_steps, context.last_step)
         self._gradient = LocalGradient(context)
         self._state = FlatState(context.model)
         members = group_ranks_by_tier(context.tiers)
@@ -133,16 +135,16 @@ class Hierarchical:
 
     def next_synchronization(self, step: int) -> int:
         """Return the next step with an average of all ranks (see `Strategy`)."""
-        return find_next_synchronization(step, self._parameters.wan_steps, self._context.last_step)
+        return self._across.next(step)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Run forward pass, backward pass and update, and an average if due (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._tier_weights.loss_scale(share))
         self._tier_weights.add_samples(share)
         self._global_weights.add_samples(share)
-        if self.next_synchronization(step) == step:
+        if self._across.is_due(step):
             self._average_all()
-        elif find_next_synchronization(step, self._parameters.tier_steps, None) == step:
+        elif self._within.is_due(step):
             self._average_tier()
         self._context.recorder.enter(Phase.OTHER)
         return StepResult(loss)
@@ -265,15 +267,3 @@ class _TierDeltas:
     across: CompressedDeltaAverage
     tier_mean: torch.Tensor
     global_mean: torch.Tensor
-
-
-def group_ranks_by_tier(tiers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of every tier; the tiers are in the order of their first ranks.
-
-    Args:
-        tiers: tier of every rank, in rank order.
-    """
-    return tuple(
-        tuple(rank for rank, other in enumerate(tiers) if other == tier)
-        for tier in dict.fromkeys(tiers)
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from laggard.core.rules.synchronization import find_next_synchronization
+from laggard.core.rules.synchronization import PeriodicSynchronization
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.local_gradient import LocalGradient
@@ -67,7 +67,10 @@ class LocalSGD:
         from laggard.workloads.models.flat_state import FlatState
 
         self.model, self.optimizer = context.model, context.optimizer
-        self._parameters, self._context = parameters, context
+        self._context = context
+        self._synchronization = PeriodicSynchronization(
+            parameters.steps, context.last_step, parameters.after
+        )
         self._gradient = LocalGradient(context)
         self._state = FlatState(context.model)
         codec = create_vector_codec(parameters.compress)
@@ -93,15 +96,13 @@ class LocalSGD:
 
     def next_synchronization(self, step: int) -> int:
         """Return the next step that ends with an average (see `Strategy`)."""
-        if step < self._parameters.after:
-            return step
-        return find_next_synchronization(step, self._parameters.steps, self._context.last_step)
+        return self._synchronization.next(step)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Run forward pass, backward pass and update, and an average if due (see `Strategy`)."""
         loss = self._gradient.learn(batch, share, self._weights.loss_scale(share))
         self._weights.add_samples(share)
-        if self.next_synchronization(step) == step:
+        if self._synchronization.is_due(step):
             self._synchronize_models()
         self._context.recorder.enter(Phase.OTHER)
         return StepResult(loss)

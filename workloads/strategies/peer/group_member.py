@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from laggard.core.rules.partial_reduce import AveragingGroup, GroupRule
+from laggard.core.rules.partial_reduce import AveragingGroup, GroupRule, create_group_rule
 from laggard.core.span_schema import NOBODY
 from laggard.workloads.strategies.base.session_numbers import (
     pack_session_number,
@@ -170,10 +170,8 @@ class GroupMember:
 
     def _become_generator_if_first(self) -> None:
         if self._generator == self._rank and self._rule is None:
-            # The rule counts groups, not rounds: one round is enough groups for all ranks.
-            groups_per_round = -(-len(self._sessions) // self._size)
-            self._rule = GroupRule(
-                self._sessions.keys(), self._size, self._rounds * groups_per_round, self._formed
+            self._rule = create_group_rule(
+                self._sessions.keys(), self._size, self._rounds, self._formed
             )
 
     def _resign_as_generator(self, rule: GroupRule, now_ns: int) -> None:

@@ -170,7 +170,10 @@ class HopStrategy(RuleDrivenPeerStrategy):
             )
 
     def _on_message(self, message: Message) -> None:
-        self._rule.receive(message.sender, message.version, message.tensor)
+        if message.tensor is None:
+            self._rule.announce(message.sender, message.version)
+        else:
+            self._rule.receive(message.sender, message.version, message.tensor)
 
     def _can_end(self) -> bool:
         # Ranks that became neighbors during the wait must learn of this step, too.

@@ -1,4 +1,5 @@
 """Durations of operations, from the sizes of work and messages.
 
-`ring_all_reduce.py` has the all-reduce over unequal links.
+`links.py` has the rate and the round trip between two hosts, and `ring_all_reduce.py` the
+all-reduce over unequal links. This folder imports `core/errors.py` only.
 """

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laggard.core.simulation.arrays import FloatArray
-from laggard.core.simulation.links import NetworkHop
+from laggard.core.cost_model.arrays import FloatArray
+from laggard.core.cost_model.links import NetworkHop
 
 
 def compute_ring_finish_s(

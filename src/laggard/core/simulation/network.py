@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from laggard.core.cost_model.links import HopEnds, NetworkHop
 from laggard.core.errors import RunFolderError
-from laggard.core.simulation.links import HopEnds, NetworkHop
 
 FRAMING_OVERHEAD = 1514 / 1448
 """Bytes on the wire per byte of payload, because of the headers of full-size TCP segments."""

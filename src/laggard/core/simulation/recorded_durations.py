@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.core.simulation.arrays import FloatArray
+from laggard.core.cost_model.arrays import FloatArray
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ core.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
+from laggard.core.rules.server_rule import Push, ServerUpdateRule
 from laggard.core.simulation.event_loop import Action, EventLoop
 from laggard.core.simulation.message_flows import MessageFlows
 from laggard.core.simulation.processor import Processor
@@ -19,81 +18,7 @@ from laggard.core.simulation.recorded_durations import create_constant_duration
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 
-class SimulatedServerRule(Protocol):
-    """Rule that decides when a gradient counts and which ranks continue."""
-
-    def push(
-        self, rank: int, step: int
-    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """Handle the arrival of a rank's gradient of a step.
-
-        Returns:
-            The (rank, step) of the gradients that count now, and the (rank, step) that may begin.
-        """
-
-
-class SimulatedStalenessRule:
-    """Rule under which no rank is more than `staleness` steps ahead of the slowest.
-
-    The rule is that of Ho et al., NIPS 2013. With 0 it is a synchronous parameter server; with
-    None no rank waits.
-
-    Args:
-        world: number of ranks.
-        staleness: largest lead in steps.
-    """
-
-    def __init__(self, world: int, staleness: int | None) -> None:
-        self._next, self._staleness = [0] * world, staleness
-        self._pending: list[tuple[int, int]] = []
-        self._waiting: set[int] = set()
-
-    def push(
-        self, rank: int, step: int
-    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """Handle the arrival of a gradient; see `SimulatedServerRule`."""
-        self._next[rank] = step + 1
-        self._waiting.add(rank)
-        self._pending.append((rank, step))
-        # A gradient counts, and a rank continues, below this step number.
-        bound = float("inf") if self._staleness is None else min(self._next) + self._staleness
-        count = [each for each in self._pending if each[1] < bound]
-        self._pending = [each for each in self._pending if each[1] >= bound]
-        go_on = sorted(each for each in self._waiting if self._next[each] <= bound)
-        self._waiting -= set(go_on)
-        return count, [(each, self._next[each]) for each in go_on]
-
-
-class SimulatedBackupRule:
-    """Rule under which each step takes the first gradients and drops the `backups` slowest.
-
-    The rule is that of Chen et al. 2016.
-
-    Args:
-        world: number of ranks.
-        backups: number of ranks that a step does not wait for.
-    """
-
-    def __init__(self, world: int, backups: int) -> None:
-        self._needed, self._step = max(world - backups, 1), 0
-        self._on_model: list[int] = []
-
-    def push(
-        self, rank: int, step: int
-    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
-        """Handle the arrival of a gradient; see `SimulatedServerRule`."""
-        # A late gradient is dropped, and its rank continues with the present step.
-        if step < self._step:
-            return (), [(rank, self._step)]
-        self._on_model.append(rank)
-        if len(self._on_model) < self._needed:
-            return (), ()
-        come, self._on_model = sorted(self._on_model), []
-        self._step += 1
-        return [(each, step) for each in come], [(each, self._step) for each in come]
-
-
-def simulate_server(sim_input: SimulationInput, rule: SimulatedServerRule) -> SimulationResult:
+def simulate_server(sim_input: SimulationInput, rule: ServerUpdateRule) -> SimulationResult:
     """Simulate a training until as many samples count as in the run."""
     training = _ServerSimulation(sim_input, rule)
     training.run()
@@ -101,7 +26,7 @@ def simulate_server(sim_input: SimulationInput, rule: SimulatedServerRule) -> Si
 
 
 class _ServerSimulation:
-    def __init__(self, sim_input: SimulationInput, rule: SimulatedServerRule) -> None:
+    def __init__(self, sim_input: SimulationInput, rule: ServerUpdateRule) -> None:
         self.loop = EventLoop()
         self.steps = [0] * sim_input.world
         self._input, self._rule = sim_input, rule
@@ -153,14 +78,20 @@ class _ServerSimulation:
             self._serve_next()
 
     def _apply(self, rank: int, step: int) -> None:
-        counts, go_on = self._rule.push(rank, step)
-        self._samples_learned += sum(self._input.work.rank_samples(each) for _, each in counts)
+        # The samples that a push carries do not matter here: all ranks have equal shares.
+        reaction = self._rule.push(Push(rank, step, samples=1, batch_size=self._input.world))
+        self._samples_learned += sum(
+            self._input.work.rank_samples(push.clock)
+            for update in reaction.updates
+            for push in update.pushes
+        )
         if self._samples_learned >= self._input.work.goal * (1.0 - 1e-6):
             self.loop.is_stopped = True
             return
-        applying_s = self._input.applying_s * len({each for _, each in counts})
+        applying_s = self._input.applying_s * len(reaction.updates)
         answers = [
-            (self._input.server_packing_s, partial(self._send_model, *each)) for each in go_on
+            (self._input.server_packing_s, partial(self._send_model, reply.rank, reply.clock))
+            for reply in reaction.replies
         ]
         # The update and the answers go before the requests that already wait. `extendleft`
         # reverses its argument.

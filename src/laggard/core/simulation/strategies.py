@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from laggard.core.errors import InputError
+from laggard.core.rules.backup_workers import BackupWorkersRule
+from laggard.core.rules.bounded_staleness import BoundedStalenessRule
+from laggard.core.rules.graph import Graph
 from laggard.core.simulation.groups import (
     IndependentRanks,
     PartialReduceSimulation,
@@ -15,11 +18,7 @@ from laggard.core.simulation.lockstep import (
     simulate_hierarchical,
 )
 from laggard.core.simulation.neighbors import NeighborBounds, simulate_neighbors
-from laggard.core.simulation.server import (
-    SimulatedBackupRule,
-    SimulatedStalenessRule,
-    simulate_server,
-)
+from laggard.core.simulation.server import simulate_server
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 Value = int | str
@@ -36,11 +35,11 @@ class _StrategyKind:
 
     Attributes:
         defaults: parameters with their default values.
-        simulate: function of the input, the integer parameters and True for a complete graph.
+        simulate: function of the input, the integer parameters and the graph.
     """
 
     defaults: Values
-    simulate: Callable[[SimulationInput, Mapping[str, int], bool], SimulationResult]
+    simulate: Callable[[SimulationInput, Mapping[str, int], Graph], SimulationResult]
 
 
 # Defaults must equal those of the strategies' parameters in `workload.yaml`.
@@ -61,43 +60,40 @@ _KINDS: Mapping[str, _StrategyKind] = {
     "parameter_server": _StrategyKind(
         {},
         lambda sim_input, _, __: simulate_server(
-            sim_input, SimulatedStalenessRule(sim_input.world, 0)
+            sim_input, BoundedStalenessRule(sim_input.world, 0)
         ),
     ),
     "asynchronous": _StrategyKind(
         {},
         lambda sim_input, _, __: simulate_server(
-            sim_input, SimulatedStalenessRule(sim_input.world, None)
+            sim_input, BoundedStalenessRule(sim_input.world, None)
         ),
     ),
     "bounded_staleness": _StrategyKind(
         {"staleness": 4},
         lambda sim_input, n, _: simulate_server(
-            sim_input, SimulatedStalenessRule(sim_input.world, n["staleness"])
+            sim_input, BoundedStalenessRule(sim_input.world, n["staleness"])
         ),
     ),
     "backup_workers": _StrategyKind(
         {"backups": 1},
         lambda sim_input, n, _: simulate_server(
-            sim_input, SimulatedBackupRule(sim_input.world, n["backups"])
+            sim_input, BackupWorkersRule(sim_input.world, n["backups"])
         ),
     ),
     "gossip": _StrategyKind(
         {"graph": "ring"},
-        lambda sim_input, _, complete: simulate_neighbors(sim_input, NeighborBounds(complete)),
+        lambda sim_input, _, graph: simulate_neighbors(sim_input, NeighborBounds(graph)),
     ),
     "hop": _StrategyKind(
         {"graph": "ring", **_BOUNDED},
-        lambda sim_input, n, complete: simulate_neighbors(
-            sim_input,
-            NeighborBounds(
-                complete, n["staleness"], n["backups"], n["skip"], n["max_iteration_gap"]
-            ),
-        ),
+        lambda sim_input, n, graph: simulate_neighbors(sim_input, NeighborBounds(graph, **n)),
     ),
     "partial_reduce": _StrategyKind(
-        {"group": 2},
-        lambda sim_input, n, _: PartialReduceSimulation(sim_input, n["group"]).simulate(),
+        {"group": 2, "rounds": 16},
+        lambda sim_input, n, _: PartialReduceSimulation(
+            sim_input, n["group"], n["rounds"]
+        ).simulate(),
     ),
     "ad_psgd": _StrategyKind({}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()),
     "overlap_local_sgd": _StrategyKind(
@@ -105,7 +101,14 @@ _KINDS: Mapping[str, _StrategyKind] = {
     ),
 }
 # Smallest values of parameters; all others start at 0.
-_MIN_VALUES = {"steps": 1, "tier_steps": 1, "wan_steps": 1, "group": 2, "max_iteration_gap": 1}
+_MIN_VALUES = {
+    "steps": 1,
+    "tier_steps": 1,
+    "wan_steps": 1,
+    "group": 2,
+    "rounds": 1,
+    "max_iteration_gap": 1,
+}
 STRATEGIES = tuple(_KINDS)
 
 
@@ -160,6 +163,5 @@ class AlternativeStrategy:
     def simulate(self, sim_input: SimulationInput) -> SimulationResult:
         """Simulate the training of a run under this strategy."""
         numbers = {name: value for name, value in self.settings.items() if isinstance(value, int)}
-        return _KINDS[self.name].simulate(
-            sim_input, numbers, self.settings.get("graph") == "complete"
-        )
+        graph: Graph = "complete" if self.settings.get("graph") == "complete" else "ring"
+        return _KINDS[self.name].simulate(sim_input, numbers, graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from laggard.core.simulation.arrays import FloatArray
+from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.simulation.network import SimulatedNetwork
 from laggard.core.simulation.recorded_durations import RecordedDurations
 
