@@ -22,7 +22,6 @@ from laggard.analysis.replay.lockstep.lockstep_analysis import (
     LockstepAnalysis,
     build_lockstep_analysis,
 )
-from laggard.analysis.replay.lockstep.maxplus import compute_makespan
 from laggard.analysis.replay.lockstep.residual_waits import (
     RankWaits,
     ResidualWaits,
@@ -35,6 +34,7 @@ from laggard.analysis.tables.timelines.time_split import TimeSplit, get_tier_pla
 from laggard.analysis.tables.timelines.timeline import Timeline
 from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import Finding
+from laggard.core.simulation.maxplus import compute_makespan
 from laggard.core.text.text_format import capitalize_sentence, format_count
 
 # Shares of the makespan: largest unexplained part, and largest unexplained waiting, with which

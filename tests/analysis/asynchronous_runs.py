@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from laggard.analysis.evaluate.synthetic.run_generator import generate_run
-from laggard.analysis.replay.asynchronous.step_dependencies import WaitRule
 from laggard.analysis.tables.columns import FloatArray, SpanColumns, StepColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import PHASES, RankTimeline
+from laggard.core.rules.wait_rule import WaitRule
 from laggard.core.run_schema import StrategyRecord
 from laggard.core.span_schema import Flag, Phase
 from tests.analysis.traces import quiet

@@ -27,12 +27,12 @@ from laggard.analysis.replay.asynchronous.group_replay import build_group_replay
 from laggard.analysis.replay.asynchronous.step_dependencies import (
     attribute_inflight_waits,
     find_dependencies,
-    get_wait_rule,
 )
 from laggard.analysis.replay.shapley import compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline, build_rank_timelines
+from laggard.core.rules.wait_rule import get_wait_rule
 from laggard.core.run_schema import StrategyRecord
 
 MAX_REPLAYED_STEPS = 200_000
@@ -150,8 +150,8 @@ def _build_replay(
     strategy: StrategyRecord, rank_timelines: tuple[RankTimeline, ...], end_s: float
 ) -> AsyncReplay:
     match strategy.name, strategy.parameters:
-        case "partial_reduce", {"group": int(size)}:
-            return build_group_replay(rank_timelines, end_s, size)
+        case "partial_reduce", {"group": int(size), "rounds": int(rounds)}:
+            return build_group_replay(rank_timelines, end_s, size, rounds)
     rule = get_wait_rule(strategy, len(rank_timelines))
     rank_timelines = attribute_inflight_waits(rank_timelines, rule)
     return AsyncReplay(rank_timelines, find_dependencies(rank_timelines, rule), end_s)

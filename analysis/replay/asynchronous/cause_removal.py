@@ -17,13 +17,14 @@ from laggard.analysis.detection.asynchronous_causes import (
 )
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.reference import References
-from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
+from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
 from laggard.analysis.replay.lockstep.cause_removal import (
     compute_kept_share,
     find_deterministic_partner,
 )
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+from laggard.core.simulation.step_graph import StepDurations
 from laggard.core.span_schema import Phase
 
 _COMM = Phase.COMM.code

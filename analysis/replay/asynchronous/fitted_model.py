@@ -18,10 +18,10 @@ from laggard.analysis.detection.asynchronous_causes import (
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
 from laggard.analysis.detection.reference import COMPUTE_CODES, References, compute_log_ratio
-from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
-from laggard.analysis.replay.asynchronous.step_dependencies import StepDependencies
+from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.rank_timeline import PHASES, RankTimeline
+from laggard.core.simulation.step_graph import StepDependencies, StepDurations
 from laggard.core.span_schema import Phase
 
 _COMM = Phase.COMM.code

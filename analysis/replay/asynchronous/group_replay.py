@@ -1,23 +1,24 @@
-"""Replay of partial_reduce: ready ranks queue, and the first `size` in the queue continue together.
+"""Replay of partial_reduce: ready ranks queue, and the strategy's rule forms groups of them.
 
 The strategy is that of Luo et al., ASPLOS 2020, and Miao et al., SIGMOD 2021. The members of a
-group depend on the order of arrival, so groups are formed anew in every replay. One rule of the
-strategy is left out: groups must sometimes join ranks whose models have not mixed for a long time.
-It affects one group in many.
+group depend on the order of arrival, so groups are formed anew in every replay.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
+from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
 from laggard.analysis.replay.asynchronous.step_dependencies import find_dependencies
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+from laggard.core.rules.partial_reduce import create_group_rule
+from laggard.core.simulation.step_graph import StepDurations
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,18 @@ class GroupReplay(AsyncReplay):
 
     Attributes:
         size: number of ranks in a group.
+        rounds: steps after which groups join ranks whose models have not mixed.
         lag_s: usual seconds from the readiness of a group's last rank until the others resume. The
             last rank itself resumes when it is notified, which is recorded after its wait.
     """
 
     size: int = 2
+    rounds: int = 16
     lag_s: float = 0.0
 
     def end_times(self, durations: StepDurations) -> tuple[FloatArray, ...]:
         """Return the end of every step of every rank, [W][C, N]."""
-        count = max(len(each) for each in (*durations.before, *durations.after))
+        count = durations.count
         end_times = tuple(
             np.empty((count, len(rank_timeline))) for rank_timeline in self.rank_timelines
         )
@@ -52,8 +55,7 @@ class GroupReplay(AsyncReplay):
     ) -> list[list[float]]:
         """Run one replay and return the end of every step, per rank.
 
-        When fewer ranks than a group needs have steps left, these continue together without
-        waiting.
+        A rank without further steps leaves, so that the last ranks do not wait for it.
         """
         end_times: list[list[float]] = [[] for _ in self.rank_timelines]
         coming = [
@@ -61,27 +63,27 @@ class GroupReplay(AsyncReplay):
             for rank, rank_timeline in enumerate(self.rank_timelines)
         ]
         heapq.heapify(coming)
-        queue: list[int] = []
-        while coming or queue:
-            if coming:
-                now_s, rank = heapq.heappop(coming)
-                queue.append(rank)
-            if len(queue) < min(self.size, len(queue) + len(coming)):
-                continue
-            for member in queue:
-                step = len(end_times[member])
-                end_s = now_s + (0.0 if member == rank else self.lag_s) + after[member][step]
-                end_times[member].append(end_s)
-                if step + 1 < len(self.rank_timelines[member]):
-                    heapq.heappush(coming, (end_s + before[member][step + 1], member))
-            queue = []
+        rule = create_group_rule(range(len(before)), self.size, self.rounds)
+        while coming:
+            now_s, rank = heapq.heappop(coming)
+            groups = deque(rule.ready(rank))
+            while groups:
+                group = groups.popleft()
+                for member in group.members:
+                    step = len(end_times[member])
+                    end_s = now_s + (0.0 if member == rank else self.lag_s) + after[member][step]
+                    end_times[member].append(end_s)
+                    if step + 1 < len(before[member]):
+                        heapq.heappush(coming, (end_s + before[member][step + 1], member))
+                    else:
+                        groups.extend(rule.remove_member(member))
         return end_times
 
 
 def build_group_replay(
-    rank_timelines: tuple[RankTimeline, ...], end_s: float, size: int
+    rank_timelines: tuple[RankTimeline, ...], end_s: float, size: int, rounds: int
 ) -> GroupReplay:
-    """Return the replay of a run whose ranks continued in groups of `size`.
+    """Return the replay of a run whose ranks continued in groups (see `GroupReplay`).
 
     While a group is agreed on, a rank is idle without a known rank to wait for. This time counts
     as work after the wait.
@@ -96,4 +98,6 @@ def build_group_replay(
         if rank_timeline.wait_s[step] > 0
     ]
     lag_s = float(np.median(lags)) if lags else 0.0
-    return GroupReplay(rank_timelines, ((),) * len(rank_timelines), end_s, size=size, lag_s=lag_s)
+    return GroupReplay(
+        rank_timelines, ((),) * len(rank_timelines), end_s, size=size, rounds=rounds, lag_s=lag_s
+    )

@@ -1,102 +1,29 @@
 """Dependencies of each step on steps of other ranks, by the strategy's rule or as observed.
 
-- bounded_staleness (Ho et al., NIPS 2013): no rank continues after step k until the gradients of
-  step k - `staleness` of all ranks have arrived.
-- gossip (Lian et al., NIPS 2017): a step needs the models with which the neighbors began the same
-  step.
-- hop (Luo et al., ASPLOS 2019): a step needs the models with which the neighbors began a step up
-  to `staleness` earlier, except for `backups` of them.
-- fast_links: a step needs the models with which its partners in that step began it.
-
-Under other strategies a rank waits for no rank, or for any rank that is present. Its dependency is
-then the rank that it was observed to wait for.
+`laggard.core.rules.wait_rule` has the rules. Under strategies without one, a rank waits for no
+rank, or for any rank that is present. Its dependency is then the rank that it was observed to wait
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
-from laggard.core.errors import RunFolderError
-from laggard.core.run_schema import StrategyRecord
+from laggard.core.rules.wait_rule import WaitRule
+from laggard.core.simulation.step_graph import (
+    NO_DEPENDENCIES,
+    StepDependencies,
+    StepDependency,
+)
 from laggard.core.span_schema import Phase
 
 # Tolerance for comparing times that were converted from integer nanoseconds.
 _TIE_S = 1e-9
 _COMM = Phase.COMM.code
-
-
-@dataclass(frozen=True)
-class StepDependency:
-    """Step of another rank that must be reached, and the delay until its message arrives.
-
-    Attributes:
-        rank: rank that is waited for.
-        step: index of its step.
-        ended: if true, the whole step must have ended; otherwise its work before the wait
-            suffices.
-        lag_s: seconds from that moment until the message is here.
-    """
-
-    rank: int
-    step: int
-    ended: bool
-    lag_s: float
-
-
-@dataclass(frozen=True)
-class StepDependencies:
-    """Dependencies of one step of a rank; the latest `spare` of them are not waited for."""
-
-    required: tuple[StepDependency, ...]
-    spare: int = 0
-
-
-NO_DEPENDENCIES = StepDependencies(())
-
-
-@dataclass(frozen=True)
-class WaitRule:
-    """Rule that names the ranks that a rank waits for, and the step that they must have reached.
-
-    Attributes:
-        others: for each rank, the ranks that it needs in every step; None means its partners in
-            the step.
-        start_suffices: if true, it is enough that they have begun the step, so the one before has
-            ended; otherwise their work in the step must be done.
-        max_steps_behind: number of steps that they may be behind.
-        spare: number of them that the rank does not wait for.
-    """
-
-    others: tuple[tuple[int, ...], ...] | None
-    start_suffices: bool = True
-    max_steps_behind: int = 0
-    spare: int = 0
-
-
-def get_wait_rule(strategy: StrategyRecord, world: int) -> WaitRule | None:
-    """Return the wait rule of a strategy, or None without a rule that links steps to steps.
-
-    The result is also None if the record lacks the strategy's parameters.
-    """
-    parameters = strategy.parameters
-    everybody = tuple(tuple(q for q in range(world) if q != rank) for rank in range(world))
-    ring = tuple(tuple(sorted({(r - 1) % world, (r + 1) % world} - {r})) for r in range(world))
-    match strategy.name, parameters:
-        case "bounded_staleness", {"staleness": int(staleness)}:
-            return WaitRule(everybody, start_suffices=False, max_steps_behind=staleness)
-        case "gossip", {"graph": graph}:
-            return WaitRule(ring if graph == "ring" else everybody)
-        case "hop", {"graph": graph, "staleness": int(staleness), "backups": int(backups)}:
-            return WaitRule(
-                ring if graph == "ring" else everybody, max_steps_behind=staleness, spare=backups
-            )
-        case "fast_links", _:
-            return WaitRule(None)
-    return None
 
 
 def attribute_inflight_waits(
@@ -280,45 +207,3 @@ def _compute_usual_lags(
             if dependency is not None:
                 lags.setdefault((dependency.rank, rank), []).append(dependency.lag_s)
     return {pair: float(np.median(values)) for pair, values in lags.items()}
-
-
-def sort_events(
-    dependencies: Sequence[Sequence[StepDependencies]],
-) -> tuple[tuple[int, int, bool], ...]:
-    """Return all events at which ranks become ready or resume, each after those that it needs.
-
-    Args:
-        dependencies: dependencies of every step of every rank, [W][N].
-
-    Returns:
-        Rank, step, and True if the rank resumes, [2 x all steps]. The order is valid for every
-        replay with the same dependencies.
-
-    Raises:
-        RunFolderError: steps depend on each other in a cycle, so the spans cannot be right.
-    """
-    order: list[tuple[int, int, bool]] = []
-    ready, finished = [0] * len(dependencies), [0] * len(dependencies)
-
-    def come(dependency: StepDependency) -> bool:
-        return dependency.step < (finished if dependency.ended else ready)[dependency.rank]
-
-    # Each pass advances every rank as far as possible; a pass without progress means a cycle.
-    while sum(finished) < sum(map(len, dependencies)):
-        before = len(order)
-        for rank, of_rank in enumerate(dependencies):
-            while finished[rank] < len(of_rank):
-                step = finished[rank]
-                if ready[rank] == step:
-                    order.append((rank, step, False))
-                    ready[rank] += 1
-                if not all(come(dependency) for dependency in of_rank[step].required):
-                    break
-                order.append((rank, step, True))
-                finished[rank] += 1
-        if len(order) == before:
-            raise RunFolderError(
-                "steps of several ranks wait for each other in a cycle, so the recorded spans"
-                " cannot be right — check the clocks of the hosts"
-            )
-    return tuple(order)

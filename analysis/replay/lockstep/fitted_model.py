@@ -20,11 +20,11 @@ from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
 from laggard.analysis.detection.reference import References, compute_log_ratio
 from laggard.analysis.detection.transfers import Transfers
-from laggard.analysis.replay.lockstep.maxplus import Schedule, compute_makespan
 from laggard.analysis.replay.lockstep.slow_sends import COMM, measure_slow_sends
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.timelines.phase_times import PHASES
 from laggard.analysis.tables.timelines.timeline import Timeline
+from laggard.core.simulation.maxplus import Schedule, compute_makespan
 
 
 def compute_modeled_makespan(

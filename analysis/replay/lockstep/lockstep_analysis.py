@@ -15,7 +15,7 @@ from laggard.analysis.detection.reference import References
 from laggard.analysis.detection.transfers import Transfers
 from laggard.analysis.replay.lockstep.cause_removal import plan_removals
 from laggard.analysis.replay.lockstep.lockstep_replay import LockstepReplay
-from laggard.analysis.replay.lockstep.maxplus import build_observed_schedule
+from laggard.analysis.replay.lockstep.observed_schedule import build_observed_schedule
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.timeline import Timeline
 

@@ -8,15 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.analysis.replay.lockstep.cause_removal import LinkRemoval, RemovalPlan
-from laggard.analysis.replay.lockstep.maxplus import (
-    Blocks,
-    Schedule,
-    compute_block_seconds,
-    split_blocks,
-)
 from laggard.analysis.replay.shapley import MAX_EXACT_PLAYERS, compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
+from laggard.core.simulation.maxplus import Blocks, Schedule, compute_block_seconds, split_blocks
 
 # Cells (coalitions x barriers x ranks) evaluated at once; 32 MB per array of float64.
 _MAX_CELLS = 4_000_000

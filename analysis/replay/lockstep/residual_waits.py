@@ -13,10 +13,10 @@ import numpy as np
 
 from laggard.analysis.detection.intervals import TO_SIGMA
 from laggard.analysis.detection.short_slowness import find_upper_quartile_of_others
-from laggard.analysis.replay.lockstep.maxplus import Schedule
 from laggard.analysis.replay.lockstep.saved_time import find_lower_quartile
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE, Timeline
+from laggard.core.simulation.maxplus import Schedule
 
 MIN_BARRIERS = 10
 """Least number of a collective's occurrences in which its jitter can be told from a cause."""

@@ -18,7 +18,6 @@ from laggard.analysis.replay.asynchronous.async_analysis import (
     build_async_analysis,
     explain_no_replay,
 )
-from laggard.analysis.replay.asynchronous.async_replay import StepDurations
 from laggard.analysis.replay.asynchronous.cause_removal import apply_removals
 from laggard.analysis.replay.asynchronous.link_savings import compute_link_savings
 from laggard.analysis.replay.lockstep.all_reduce_ring import compute_transfer_factor, find_ring
@@ -31,6 +30,7 @@ from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.cost_model.links import LinkChange
 from laggard.core.errors import InputError, RunFolderError
+from laggard.core.simulation.step_graph import StepDurations
 from laggard.core.span_schema import Phase
 
 _COMPUTE, _COMM = list(COMPUTE_CODES), Phase.COMM.code

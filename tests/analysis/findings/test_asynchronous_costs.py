@@ -11,10 +11,10 @@ import pytest
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.findings.analyze_asynchronous import analyze_asynchronous
 from laggard.analysis.findings.answer import format_answer
-from laggard.analysis.replay.asynchronous.step_dependencies import get_wait_rule
 from laggard.analysis.report import write_report
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.rules.wait_rule import get_wait_rule
 from laggard.core.run_schema import StrategyRecord
 from laggard.core.span_schema import Phase
 from tests.analysis.asynchronous_runs import as_run, run_of, simulated, strategy

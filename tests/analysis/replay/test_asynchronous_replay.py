@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay, StepDurations
+from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
 from laggard.analysis.replay.asynchronous.group_replay import GroupReplay
-from laggard.analysis.replay.asynchronous.step_dependencies import (
-    NO_DEPENDENCIES,
-    StepDependencies,
-    StepDependency,
-    WaitRule,
-    find_dependencies,
-    get_wait_rule,
-    sort_events,
-)
+from laggard.analysis.replay.asynchronous.step_dependencies import find_dependencies
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 from laggard.core.errors import RunFolderError
+from laggard.core.rules.wait_rule import WaitRule, get_wait_rule
+from laggard.core.simulation.step_graph import (
+    NO_DEPENDENCIES,
+    StepDependencies,
+    StepDependency,
+    StepDurations,
+    sort_events,
+)
 from tests.analysis.asynchronous_runs import Seconds, pace, simulated, strategy
 
 

@@ -13,17 +13,14 @@ from hypothesis.extra.numpy import arrays
 
 from laggard.analysis.evaluate.synthetic.run_generator import Injection, TraceSpec, generate_run
 from laggard.analysis.findings.analysis_result import analyze_lockstep
-from laggard.analysis.replay.lockstep.maxplus import (
-    Schedule,
-    build_observed_schedule,
-    compute_makespan,
-)
+from laggard.analysis.replay.lockstep.observed_schedule import build_observed_schedule
 from laggard.analysis.replay.lockstep.residual_waits import measure_waits
 from laggard.analysis.tables.columns import BoolArray, FloatArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.analysis.tables.timelines.time_split import get_tier_placement, split_time
 from laggard.core.errors import RunFolderError
+from laggard.core.simulation.maxplus import Schedule, compute_makespan
 from laggard.core.span_schema import Flag, Phase
 from tests.analysis.traces import CONTINUUM, HARSH, LEVEL, keep_spans, quiet
 

@@ -1,4 +1,4 @@
-"""Makespan of a timeline, by max-plus algebra, for many what-ifs at once.
+"""Makespan of ranks in lockstep, by max-plus algebra, for many what-ifs at once.
 
 A rank leaves a barrier at (latest arrival) + (its transfer), and reaches the next barrier after
 its local work. A rank that is not a member of a barrier passes it without waiting. A message
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE, Timeline
+from laggard.core.cost_model.arrays import BoolArray, FloatArray, IntArray
+
+BARRIERS_AT_ONCE = 1 << 16
+"""Barriers that are computed at once; it limits memory."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +61,6 @@ class Blocks:
             Blocks(self.barriers[begin : begin + room])
             for begin in range(0, len(self.barriers), room)
         )
-
-
-def build_observed_schedule(timeline: Timeline) -> Schedule:
-    """Return the measured durations as a schedule, whose makespan is the timeline's."""
-    barriers, world = timeline.member.shape
-    last = np.ones((1, world), dtype=np.bool_)
-    depends = np.vstack([timeline.depends | timeline.pause[:, None], last])
-    transfer = np.zeros((barriers + 1, world))
-    for begin in range(0, barriers, ROWS_AT_ONCE):
-        rows = np.s_[begin : min(begin + ROWS_AT_ONCE, barriers)]
-        transfer[rows] = timeline.transfer_at(rows)
-    # `own` is read only for ranks that do not wait. Most runs have none, and then a broadcast zero
-    # takes no memory.
-    own: FloatArray = np.broadcast_to(0.0, transfer.shape)
-    if not depends.all():
-        own = np.zeros_like(transfer)
-        np.subtract(timeline.finish, timeline.arrival, out=own[:-1])
-    member, posted = np.vstack([timeline.member, last]), np.append(timeline.posted, -1)
-    return Schedule(timeline.local, transfer, own, depends, member, posted)
 
 
 def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
@@ -155,7 +138,7 @@ def compute_makespan(schedule: Schedule, transfer_factor: FloatArray | None = No
 
 def _replay_blocks(schedule: Schedule, transfer_factor: FloatArray | None) -> Iterator[FloatArray]:
     for blocks in split_blocks(schedule.depends):
-        for part in blocks.parts(ROWS_AT_ONCE):
+        for part in blocks.parts(BARRIERS_AT_ONCE):
             at = part.barriers
             transfer = select_entering_transfers(schedule.transfer, at)
             if transfer_factor is not None:
