@@ -17,7 +17,7 @@ from laggard.core.rules.fast_links import (
 )
 from laggard.core.rules.matching_policy import FloatArray
 from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
-from tests.workloads.mesh import Mesh, Sent, come_and_go
+from tests.core.rules.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]
 

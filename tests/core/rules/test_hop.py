@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.core.rules.hop import HopRule, HopStepEnd, StepNotice
 from laggard.workloads.strategies.peer.hop import HopParameters
-from tests.workloads.mesh import Mesh, Sent, come_and_go
+from tests.core.rules.mesh import Mesh, Sent, come_and_go
 
 Model = tuple[int, int]
 STEPS = 14

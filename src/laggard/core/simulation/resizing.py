@@ -1,0 +1,105 @@
+"""The same training with another number of workers in a tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from laggard.core.cost_model.links import HopEnds, NetworkHop
+from laggard.core.errors import InputError
+from laggard.core.simulation.network import SimulatedNetwork
+from laggard.core.simulation.training import SimulationInput, TrainingWork
+
+MAX_WORKERS = 4096
+"""Largest number of workers that are played message by message."""
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A worker after the change: its name, and the rank whose work and links it has."""
+
+    host: str
+    rank: int
+
+
+def resize_tiers(sim_input: SimulationInput, workers: Mapping[str, int]) -> SimulationInput:
+    """Return the training with other numbers of workers.
+
+    A batch is shared by all workers, so more workers have fewer samples each. An added worker does
+    what a worker of its tier did, at the same times and over links like that worker's. Bottlenecks
+    of that worker's links are shared with it. The workers that are removed are the last of a tier.
+
+    Args:
+        sim_input: training to change; its links must be known.
+        workers: new number of workers by tier; other tiers keep theirs.
+
+    Raises:
+        InputError: a tier has no workers, or a number of workers is impossible.
+    """
+    kept = list(_list_workers(sim_input, workers))
+    factor = sim_input.world / len(kept)
+    work = sim_input.work
+    ranks = [worker.rank for worker in kept]
+    return replace(
+        sim_input,
+        work=TrainingWork(
+            tuple(work.ranks[rank] for rank in ranks),
+            work.samples_per_step * factor,
+            work.goal,
+            work.end_s,
+        ),
+        hosts=tuple(worker.host for worker in kept),
+        tiers=tuple(sim_input.tiers[rank] for rank in ranks),
+        shares_of_core=tuple(sim_input.shares_of_core[rank] for rank in ranks),
+        network=_resize_network(sim_input, kept),
+        exchange=None,
+        exit_delay_s=(),
+    )
+
+
+def _list_workers(sim_input: SimulationInput, workers: Mapping[str, int]) -> Iterator[_Worker]:
+    members = {
+        tier: [rank for rank, other in enumerate(sim_input.tiers) if other == tier]
+        for tier in sim_input.tiers
+    }
+    for tier, count in workers.items():
+        if tier not in members:
+            raise InputError(
+                f"{tier}: no tier of this run has workers of that name — use one of"
+                f" {', '.join(members)}"
+            )
+        if not 0 <= count <= MAX_WORKERS:
+            raise InputError(f"{tier}: {count} workers, which must be 0 to {MAX_WORKERS}")
+    for tier, ranks in members.items():
+        count = workers.get(tier, len(ranks))
+        for place in range(count):
+            rank = ranks[place % len(ranks)]
+            copy = place // len(ranks)
+            yield _Worker(sim_input.hosts[rank] + (f" copy {copy}" if copy else ""), rank)
+
+
+def _resize_network(sim_input: SimulationInput, kept: list[_Worker]) -> SimulatedNetwork:
+    network, hosts = sim_input.network, sim_input.hosts
+    like = {worker.host: hosts[worker.rank] for worker in kept} | {sim_input.server: sim_input.server}
+    tiers = dict(zip(hosts, sim_input.tiers, strict=True))
+    within = {
+        tiers[ends[0]]: hop
+        for ends, hop in network.hops.items()
+        if ends[0] in tiers and tiers.get(ends[1]) == tiers[ends[0]]
+    }
+    hops: dict[HopEnds, NetworkHop] = {}
+    for src, template in like.items():
+        for dst, other in like.items():
+            # A worker and its copy are as far apart as two workers of their tier.
+            hop = network.hops.get((template, other)) or within.get(tiers.get(template, ""))
+            if src != dst and hop is not None:
+                hops[src, dst] = NetworkHop((src, dst), hop.rate_mbps, hop.rtt_ms)
+
+    def expand(ends: frozenset[HopEnds]) -> frozenset[HopEnds]:
+        return frozenset(each for each in hops if (like[each[0]], like[each[1]]) in ends)
+
+    return SimulatedNetwork(
+        hops,
+        tuple(replace(each, ends=expand(each.ends)) for each in network.bottlenecks),
+        tuple(replace(each, ends=expand(each.ends)) for each in network.slow_periods),
+    )
