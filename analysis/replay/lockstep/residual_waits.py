@@ -14,9 +14,9 @@ import numpy as np
 from laggard.analysis.detection.intervals import TO_SIGMA
 from laggard.analysis.detection.short_slowness import find_upper_quartile_of_others
 from laggard.analysis.replay.lockstep.saved_time import find_lower_quartile
-from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE, Timeline
-from laggard.core.simulation.maxplus import Schedule
+from laggard.analysis.tables.columns import FloatArray, IntArray
+from laggard.analysis.tables.timelines.timeline import Timeline
+from laggard.core.simulation.maxplus import Schedule, walk_schedule
 
 MIN_BARRIERS = 10
 """Least number of a collective's occurrences in which its jitter can be told from a cause."""
@@ -114,74 +114,20 @@ def _replay_waits(schedule: Schedule) -> tuple[float, FloatArray, IntArray]:
 
     The end of the run is no barrier at which ranks wait.
     """
-    count, world = len(schedule.local) - 1, schedule.local.shape[1]
-    full: BoolArray = np.logical_and.reduce(schedule.depends & schedule.member, axis=1)
+    end, world = len(schedule.local) - 1, schedule.local.shape[1]
     caused, times_last = np.zeros(world), np.zeros(world, dtype=np.int64)
-    total, clock, posts = 0.0, np.zeros(world), _Posts(schedule)
-    for begin in range(0, count, ROWS_AT_ONCE):
-        rows = np.s_[begin : min(begin + ROWS_AT_ONCE, count)]
-        arrival = schedule.local[rows].copy()
-        # After a barrier at which all ranks waited, clocks count from it; this needs no loop.
-        before = np.vstack([clock, schedule.transfer[rows][:-1]])
-        arrival += before
-        awaited = np.full(len(arrival), -np.inf)
-        for row in np.flatnonzero(~full[rows][:-1]).tolist():
-            awaited[row], leaving = posts.pass_barrier(begin + row, arrival[row])
-            arrival[row + 1] += leaving - before[row + 1]
-        awaited[-1], clock = posts.pass_barrier(begin + len(arrival) - 1, arrival[-1])
-        member = schedule.member[rows]
-        late = np.where(member, arrival, -np.inf)
-        latest, last = late.max(axis=1), late.argmax(axis=1)
-        waits_for_post = awaited > latest
-        latest = np.maximum(latest, awaited)
-        last[waits_for_post] = schedule.member[schedule.posted[rows][waits_for_post]].argmax(axis=1)
-        waits = np.where(member & schedule.depends[rows], latest[:, None] - arrival, 0.0)
-        waited = waits.sum(axis=1)
+    total = 0.0
+    for each in walk_schedule(schedule):
+        member = schedule.member[each.barriers]
+        last = np.where(member, each.arrival_s, -np.inf).argmax(axis=1)
+        posted = schedule.posted[each.barriers[each.waits_for_post]]
+        last[each.waits_for_post] = schedule.member[posted].argmax(axis=1)
+        is_waiting = member & schedule.depends[each.barriers] & (each.barriers < end)[:, None]
+        waited = np.where(is_waiting, each.latest_s[:, None] - each.arrival_s, 0.0).sum(axis=1)
         total += float(waited.sum())
         caused += np.bincount(last, waited, world)
         times_last += np.bincount(last[waited > 0], minlength=world)
     return total, caused, times_last
-
-
-class _Posts:
-    """Times of the posts since the last barrier at which all ranks waited.
-
-    Args:
-        schedule: durations to replay.
-    """
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self._awaited = np.zeros(len(schedule.posted), dtype=np.bool_)
-        self._awaited[schedule.posted[schedule.posted >= 0]] = True
-        self._passed = -1
-        self._total = 0.0
-        self._reached: dict[int, float] = {}
-
-    def pass_barrier(self, barrier: int, arrival: FloatArray) -> tuple[float, FloatArray]:
-        """Return the time of the post that a barrier waits for, and when ranks leave it, [W].
-
-        Both count from the latest arrival: the post from the one at the barrier before.
-
-        Args:
-            barrier: number of the barrier.
-            arrival: arrivals of the ranks, from the latest one at the barrier before, [W].
-        """
-        schedule, member = self._schedule, self._schedule.member[barrier]
-        if barrier > self._passed + 1:
-            # All ranks waited at the barriers in between.
-            self._total, self._reached = 0.0, {}
-        post = self._reached.get(int(schedule.posted[barrier]), -np.inf) - self._total
-        latest = max(float(arrival[member].max()), post)
-        self._passed, self._total = barrier, self._total + latest
-        if self._awaited[barrier]:
-            self._reached[barrier] = self._total
-        leaving: FloatArray = np.where(
-            member & schedule.depends[barrier],
-            schedule.transfer[barrier],
-            arrival - latest + schedule.own[barrier],
-        )
-        return post, leaving
 
 
 def _reduce_to_jitter(local: FloatArray, group: IntArray) -> None:

@@ -75,10 +75,27 @@ def split_blocks(depends: BoolArray) -> tuple[Blocks, ...]:
     )
 
 
-def compute_block_seconds(
+@dataclass(frozen=True)
+class BarrierPass:
+    """One barrier of every block; times count from the latest arrival at the barrier before.
+
+    Attributes:
+        barriers: indices of the barriers, [B].
+        arrival_s: arrival of each rank, [..., B, W].
+        latest_s: latest moment that is waited for, [..., B].
+        waits_for_post: mask of the barriers that a post ends later than any arrival, [..., B].
+    """
+
+    barriers: IntArray
+    arrival_s: FloatArray
+    latest_s: FloatArray
+    waits_for_post: BoolArray
+
+
+def walk_blocks(
     blocks: Blocks, local: FloatArray, transfer: FloatArray, schedule: Schedule
-) -> FloatArray:
-    """Return the seconds that each block adds to the makespan.
+) -> Iterator[BarrierPass]:
+    """Yield the first barrier of every block, then the second, and so on.
 
     Args:
         blocks: barriers of the blocks, [B, L].
@@ -87,9 +104,6 @@ def compute_block_seconds(
             last, [..., B, L, W].
         schedule: source of the membership and waiting of ranks, and of the stay of ranks that do
             not wait.
-
-    Returns:
-        Seconds, [..., B].
     """
     own, depends = schedule.own[blocks.barriers], schedule.depends[blocks.barriers]
     member = schedule.member[blocks.barriers]
@@ -99,22 +113,44 @@ def compute_block_seconds(
     shape = np.broadcast_shapes(clock.shape, local.shape[:-2] + local.shape[-1:])[:-1]
     total = np.zeros(shape)
     reached = np.zeros((*shape, blocks.barriers.shape[1] if (posted >= 0).any() else 0))
-    # Clocks count from the latest arrival at the previous barrier, so the sum of latest arrivals
-    # is the length of the block.
     for position in range(blocks.barriers.shape[1]):
         arrival = clock + local[..., position, :]
         latest = np.where(member[:, position, :], arrival, -np.inf).max(axis=-1)
+        waits_for_post = np.zeros(shape, dtype=np.bool_)
         waiting = np.flatnonzero(posted[:, position] >= 0)
         if len(waiting):
             post = reached[..., waiting, posted[waiting, position]] - total[..., waiting]
+            waits_for_post[..., waiting] = post > latest[..., waiting]
             latest[..., waiting] = np.maximum(latest[..., waiting], post)
+        yield BarrierPass(blocks.barriers[:, position], arrival, latest, waits_for_post)
         total = total + latest
         if reached.shape[-1]:
             reached[..., position] = total
         if position + 1 < blocks.barriers.shape[1]:
             leaving = arrival - latest[..., None] + own[:, position, :]
             clock = np.where(depends[:, position, :], transfer[..., position + 1, :], leaving)
+
+
+def compute_block_seconds(
+    blocks: Blocks, local: FloatArray, transfer: FloatArray, schedule: Schedule
+) -> FloatArray:
+    """Return the seconds that each block adds to the makespan, [..., B].
+
+    The arguments are those of `walk_blocks`. The sum of the latest arrivals, each counted from the
+    one before, is the length of the block.
+    """
+    total: FloatArray = np.zeros(())
+    for each in walk_blocks(blocks, local, transfer, schedule):
+        total = total + each.latest_s
     return total
+
+
+def walk_schedule(schedule: Schedule) -> Iterator[BarrierPass]:
+    """Yield all barriers of a schedule, many at once; each is yielded once."""
+    for blocks in split_blocks(schedule.depends):
+        for part in blocks.parts(BARRIERS_AT_ONCE):
+            transfer = select_entering_transfers(schedule.transfer, part.barriers)
+            yield from walk_blocks(part, schedule.local[part.barriers], transfer, schedule)
 
 
 def select_entering_transfers(transfer: FloatArray, barriers: IntArray) -> FloatArray:

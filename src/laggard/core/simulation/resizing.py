@@ -80,7 +80,9 @@ def _list_workers(sim_input: SimulationInput, workers: Mapping[str, int]) -> Ite
 
 def _resize_network(sim_input: SimulationInput, kept: list[_Worker]) -> SimulatedNetwork:
     network, hosts = sim_input.network, sim_input.hosts
-    like = {worker.host: hosts[worker.rank] for worker in kept} | {sim_input.server: sim_input.server}
+    like = {worker.host: hosts[worker.rank] for worker in kept} | {
+        sim_input.server: sim_input.server
+    }
     tiers = dict(zip(hosts, sim_input.tiers, strict=True))
     within = {
         tiers[ends[0]]: hop
