@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -15,8 +15,12 @@ NOT_ACCURACY = (
 )
 
 
-def to_estimate_document(run: RunData, estimates: Sequence[StrategyEstimate]) -> JsonValue:
-    """Return the measured makespan and one object per strategy."""
+def to_estimate_document(
+    run: RunData,
+    estimates: Sequence[StrategyEstimate],
+    workers: Mapping[str, int] | None = None,
+) -> JsonValue:
+    """Return the measured makespan, the other numbers of workers, and one object per strategy."""
     strategies: list[JsonValue] = [
         {
             "strategy": each.strategy.name,
@@ -31,16 +35,27 @@ def to_estimate_document(run: RunData, estimates: Sequence[StrategyEstimate]) ->
     return {
         "compared_at": "the same work, not the same accuracy",
         "measured_s": _get_measured_s(run),
+        "workers": dict(workers) if workers else None,
         "strategies": strategies,
     }
 
 
-def format_estimates(run: RunData, estimates: Sequence[StrategyEstimate]) -> str:
+def format_estimates(
+    run: RunData,
+    estimates: Sequence[StrategyEstimate],
+    workers: Mapping[str, int] | None = None,
+) -> str:
     """Format the estimates as text: the fastest first, those without a makespan last."""
     measured_s = _get_measured_s(run)
     name = run.record.strategy.description if run.record is not None else "allreduce"
     as_it_was = "" if measured_s is None else f" The run took {measured_s:.1f} s with {name}."
-    lines = [f"Estimated time of the same work with other strategies.{as_it_was}"]
+    if workers:
+        others = ", ".join(f"{count} in {tier}" for tier, count in workers.items())
+        lines = [
+            f"Estimated time of the same work with another number of workers ({others}).{as_it_was}"
+        ]
+    else:
+        lines = [f"Estimated time of the same work with other strategies.{as_it_was}"]
     known = sorted(
         (each for each in estimates if each.makespan_s is not None),
         key=lambda each: each.makespan_s or 0.0,

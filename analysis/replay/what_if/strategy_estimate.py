@@ -30,10 +30,12 @@ from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import RunFolderError
 from laggard.core.simulation.network import Bottleneck, SimulatedNetwork, SlowPeriod
 from laggard.core.simulation.recorded_durations import RecordedDurations
+from laggard.core.simulation.resizing import resize_tiers
 from laggard.core.simulation.strategies import (
     ALL_REDUCE_STRATEGIES,
     STRATEGIES,
     AlternativeStrategy,
+    describe_strategy,
 )
 from laggard.core.simulation.training import SimulationInput
 from laggard.core.span_schema import Lane, Phase
@@ -79,6 +81,7 @@ def estimate_strategies(
     run: RunData,
     others: Sequence[AlternativeStrategy] | None = None,
     deployment: DeploymentInfo | None = None,
+    workers: Mapping[str, int] | None = None,
 ) -> tuple[StrategyEstimate, ...]:
     """Estimate the duration of the same work under other strategies.
 
@@ -86,8 +89,10 @@ def estimate_strategies(
         run: run of any strategy that can be replayed.
         others: strategies to estimate; all strategies with their defaults when absent.
         deployment: further facts about the continuum.
+        workers: other numbers of workers, by tier (see `resize_tiers`).
 
     Raises:
+        InputError: a tier has no workers, or a number of workers is impossible.
         RunFolderError: the run does not record the work or the messages of its workers.
 
     Examples:
@@ -99,9 +104,20 @@ def estimate_strategies(
         True
     """
     known = deployment or DeploymentInfo()
-    inputs = _InputBuilder(run, known)
+    inputs = _InputBuilder(run, known, workers or {})
     wanted = [AlternativeStrategy(name) for name in STRATEGIES] if others is None else others
     return tuple(_estimate_strategy(inputs, other) for other in wanted)
+
+
+def get_own_strategy(run: RunData) -> AlternativeStrategy:
+    """Return the strategy of a run, with its parameters.
+
+    Raises:
+        InputError: the strategy cannot be simulated.
+    """
+    if run.record is None:
+        return AlternativeStrategy("allreduce")
+    return describe_strategy(run.record.strategy.name, run.record.strategy.parameters)
 
 
 def _estimate_strategy(inputs: _InputBuilder, other: AlternativeStrategy) -> StrategyEstimate:
@@ -118,7 +134,7 @@ def _estimate_strategy(inputs: _InputBuilder, other: AlternativeStrategy) -> Str
 class _InputBuilder:
     """Builder of simulation inputs; parts that strategies share are computed once."""
 
-    def __init__(self, run: RunData, known: DeploymentInfo) -> None:
+    def __init__(self, run: RunData, known: DeploymentInfo, workers: Mapping[str, int]) -> None:
         if run.record is not None and run.record.origin is not None:
             raise RunFolderError(
                 f"{run.folder}: a trace of another tool does not record what its workers sent, so"
@@ -146,7 +162,7 @@ class _InputBuilder:
             if isinstance(self._replay.analysis, LockstepAnalysis)
             else {},
         )
-        self._shared = known.bottlenecks
+        self._shared, self._workers = known.bottlenecks, workers
 
     def build_input(self, other: AlternativeStrategy) -> SimulationInput:
         """Return the simulation input of a strategy.
@@ -159,6 +175,7 @@ class _InputBuilder:
         # model of the network is needed.
         if (
             other.name in ALL_REDUCE_STRATEGIES
+            and not self._workers
             and self._name in ALL_REDUCE_STRATEGIES
             and isinstance(part, LockstepAnalysis)
         ):
@@ -166,11 +183,9 @@ class _InputBuilder:
             exchange, exit_delay_s = _measure_exchange(part, whole_step=whole)
             return replace(self._base, exchange=exchange, exit_delay_s=exit_delay_s)
         network = build_network(self._run, self._shared)
-        return replace(
-            self._base,
-            network=replace(
-                network, slow_periods=_find_slow_periods(self._run, self._replay, network.hops)
-            ),
+        slow_periods = _find_slow_periods(self._run, self._replay, network.hops)
+        return resize_tiers(
+            replace(self._base, network=replace(network, slow_periods=slow_periods)), self._workers
         )
 
 

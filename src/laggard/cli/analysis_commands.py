@@ -66,6 +66,15 @@ def _refuse_old_option(
     ),
 )
 @click.option(
+    "--workers",
+    multiple=True,
+    metavar="TIER=NUMBER",
+    help=(
+        "Also estimate the duration of the same work with another number of workers in a tier, with"
+        " the run's strategy or those of --strategy."
+    ),
+)
+@click.option(
     "--instead", multiple=True, hidden=True, expose_value=False, callback=_refuse_old_option
 )
 @click.option(
@@ -80,6 +89,7 @@ def analyze_trace(
     runs: Path,
     reference: str | None,
     strategies: tuple[str, ...],
+    workers: tuple[str, ...],
     no_report: bool,
     as_json: bool,
 ) -> None:
@@ -94,12 +104,17 @@ def analyze_trace(
     from laggard.run_folder.analyze import analyze_path
     from laggard.run_folder.recovery import find_collected_run, recover_run
     from laggard.run_folder.results import build_analysis_document, format_analysis
-    from laggard.run_folder.strategy_estimates import estimate_strategies, parse_strategies
+    from laggard.run_folder.strategy_estimates import (
+        estimate_strategies,
+        parse_strategies,
+        parse_workers,
+    )
 
     if no_report:
-        _require_no_folder(out, reference, strategies)
-    # An invalid strategy is reported before the analysis, which may take minutes.
+        _require_no_folder(out, reference, strategies, workers)
+    # An invalid value is reported before the analysis, which may take minutes.
     parse_strategies(strategies)
+    parse_workers(workers)
     if path.exists():
         recover_run(path)
     else:
@@ -109,16 +124,24 @@ def analyze_trace(
         return
     folder = analyze_path(path, out, runs, reference=reference is not None)
     document, text = build_analysis_document(folder), format_analysis(folder)
-    if strategies:
-        estimates, estimates_text = estimate_strategies(folder, strategies)
+    if strategies or workers:
+        estimates, estimates_text = estimate_strategies(folder, strategies, workers)
         document, text = {**document, "strategy_estimates": estimates}, f"{text}\n{estimates_text}"
     print_text(json.dumps(document, indent=2) if as_json else text)
 
 
 def _require_no_folder(
-    out: Path | None, reference: str | None, strategies: tuple[str, ...]
+    out: Path | None,
+    reference: str | None,
+    strategies: tuple[str, ...],
+    workers: tuple[str, ...],
 ) -> None:
-    given = {"--out": out, "--reference": reference, "--strategy": strategies}
+    given = {
+        "--out": out,
+        "--reference": reference,
+        "--strategy": strategies,
+        "--workers": workers,
+    }
     for option, value in given.items():
         if value:
             raise click.UsageError(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from laggard.network_emulation.link_plan import LinkPlan
 
 ALL_STRATEGIES = "all"
+MAX_DIGITS = 9
 
 
 def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | None:
@@ -63,12 +64,32 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
     return tuple(found)
 
 
-def estimate_strategies(folder: Path, texts: Sequence[str]) -> tuple[JsonValue, str]:
-    """Estimate how long the run would have taken with other strategies.
+def parse_workers(texts: Sequence[str]) -> dict[str, int]:
+    """Parse numbers of workers by tier, each as `edge=16`.
+
+    Raises:
+        InputError: a text is not a tier and a number, or names a tier again.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        tier, _, number = text.partition("=")
+        if not tier or not number.isascii() or not number.isdigit() or len(number) > MAX_DIGITS:
+            raise InputError(f"--workers {text}: not a tier and a number — write --workers edge=16")
+        if tier in found:
+            raise InputError(f"--workers {text}: {tier} has a number already — give one of both")
+        found[tier] = int(number)
+    return found
+
+
+def estimate_strategies(
+    folder: Path, texts: Sequence[str], worker_texts: Sequence[str] = ()
+) -> tuple[JsonValue, str]:
+    """Estimate how long the run would have taken with other strategies or numbers of workers.
 
     Args:
         folder: run folder.
-        texts: see `parse_strategies`.
+        texts: see `parse_strategies`; the run's own strategy if there are none.
+        worker_texts: see `parse_workers`.
 
     Returns:
         A JSON document and a text.
@@ -77,18 +98,25 @@ def estimate_strategies(folder: Path, texts: Sequence[str]) -> tuple[JsonValue, 
         InputError: a text is not a strategy, or the run does not contain the necessary data.
     """
     from laggard.analysis.replay.what_if.estimate_text import format_estimates, to_estimate_document
-    from laggard.analysis.replay.what_if.strategy_estimate import estimate_strategies
+    from laggard.analysis.replay.what_if.strategy_estimate import (
+        estimate_strategies,
+        get_own_strategy,
+    )
     from laggard.analysis.tables.load_run import load_run
 
-    others, run = parse_strategies(texts), load_run(folder)
-    estimates = estimate_strategies(run, others, read_deployment_info(folder))
+    run, workers = load_run(folder), parse_workers(worker_texts)
+    others = parse_strategies(texts) if texts else (get_own_strategy(run),)
+    estimates = estimate_strategies(run, others, read_deployment_info(folder), workers)
     if (
         others is not None
         and (unavailable := next((each for each in estimates if each.makespan_s is None), None))
         is not None
     ):
         raise InputError(f"{unavailable.strategy.label}: {unavailable.failure_reason}")
-    return to_estimate_document(run, estimates), format_estimates(run, estimates)
+    return (
+        to_estimate_document(run, estimates, workers),
+        format_estimates(run, estimates, workers),
+    )
 
 
 def read_deployment_info(folder: Path) -> DeploymentInfo:

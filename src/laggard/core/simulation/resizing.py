@@ -36,7 +36,11 @@ def resize_tiers(sim_input: SimulationInput, workers: Mapping[str, int]) -> Simu
     Raises:
         InputError: a tier has no workers, or a number of workers is impossible.
     """
+    if not workers:
+        return sim_input
     kept = list(_list_workers(sim_input, workers))
+    if not kept:
+        raise InputError("no worker is left — keep at least one")
     factor = sim_input.world / len(kept)
     work = sim_input.work
     ranks = [worker.rank for worker in kept]

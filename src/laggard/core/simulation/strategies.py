@@ -165,3 +165,18 @@ class AlternativeStrategy:
         numbers = {name: value for name, value in self.settings.items() if isinstance(value, int)}
         graph: Graph = "complete" if self.settings.get("graph") == "complete" else "ring"
         return _KINDS[self.name].simulate(sim_input, numbers, graph)
+
+
+def describe_strategy(name: str, parameters: Mapping[str, object]) -> AlternativeStrategy:
+    """Return the strategy with those parameters that its duration depends on.
+
+    Raises:
+        InputError: no such strategy can be simulated.
+    """
+    known = _KINDS[name].defaults if name in _KINDS else {}
+    given = {
+        key: value
+        for key, value in parameters.items()
+        if key in known and isinstance(value, int | str)
+    }
+    return AlternativeStrategy(name, given)
