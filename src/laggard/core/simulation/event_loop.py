@@ -14,11 +14,13 @@ class EventLoop:
     Attributes:
         now_s: simulated time in seconds.
         is_stopped: set to true by an action to end the loop.
+        actions: number of actions that have run.
     """
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.is_stopped = False
+        self.actions = 0
         self._due: list[tuple[float, int, Action]] = []
         self._sequence = 0
 
@@ -31,4 +33,5 @@ class EventLoop:
         """Run actions until none is left or the loop is stopped."""
         while self._due and not self.is_stopped:
             self.now_s, _, action = heapq.heappop(self._due)
+            self.actions += 1
             action()

@@ -13,32 +13,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from laggard.core.rules.partial_reduce import create_group_rule
-from laggard.core.simulation.event_loop import EventLoop
+from laggard.core.simulation.event_training import EventTraining
 from laggard.core.simulation.network import FRAMING_OVERHEAD
-from laggard.core.simulation.training import SimulationInput, SimulationResult
+from laggard.core.simulation.training import SimulationInput
 
 
-class IndependentRanks:
-    """Ranks that wait for no other, until as many samples are processed as in the run.
+class IndependentRanks(EventTraining):
+    """Ranks that wait for no other."""
 
-    Args:
-        sim_input: training to simulate.
-    """
-
-    def __init__(self, sim_input: SimulationInput) -> None:
-        self.loop = EventLoop()
-        self.steps = [0] * sim_input.world
-        self._input, self._samples_learned = sim_input, 0.0
-
-    def simulate(self) -> SimulationResult:
-        """Simulate the training."""
-        for rank in range(self._input.world):
-            self._begin(rank)
-        self.loop.run()
-        return SimulationResult(self.loop.now_s, self.loop.now_s, tuple(self.steps))
-
-    def _begin(self, rank: int) -> None:
-        work, step = self._input.work, self.steps[rank]
+    def begin(self, rank: int) -> None:
+        """Begin the next step of a rank."""
+        work, step = self.sim_input.work, self.steps[rank]
         self.steps[rank] += 1
         self.loop.schedule(
             work.ranks[rank].compute_finish_s(self.loop.now_s, step, work.rank_samples(step)),
@@ -48,12 +33,9 @@ class IndependentRanks:
     def _on_computed(self, rank: int) -> None:
         self._end(rank)
 
-    # The goal has a relative tolerance of 1e-6 for the rounding errors of its sum.
     def _end(self, rank: int) -> None:
-        self._samples_learned += self._input.work.rank_samples(self.steps[rank] - 1)
-        self.loop.is_stopped = self._samples_learned >= self._input.work.goal * (1.0 - 1e-6)
-        if not self.loop.is_stopped:
-            self._begin(rank)
+        if not self.learn(self.sim_input.work.rank_samples(self.steps[rank] - 1)):
+            self.begin(rank)
 
 
 class PartialReduceSimulation(IndependentRanks):
@@ -90,7 +72,7 @@ class PartialReduceSimulation(IndependentRanks):
         The ring has 2 (n - 1) rounds, in each of which every member forwards an n-th of the model.
         The slowest member determines the pace.
         """
-        sim_input, count = self._input, len(members)
+        sim_input, count = self.sim_input, len(members)
         if count < 2:
             return 0.0
         ring = sim_input.network.ring([sim_input.hosts[member] for member in members], at_s)
@@ -107,7 +89,7 @@ class PartialReduceSimulation(IndependentRanks):
         return 2 * (count - 1) * max(rounds_s)
 
     def _get_latency_s(self, src: int, dst: int) -> float:
-        sim_input = self._input
+        sim_input = self.sim_input
         return (
             sim_input.network.hop(
                 (sim_input.hosts[src], sim_input.hosts[dst]), self.loop.now_s

@@ -12,9 +12,9 @@ from functools import partial
 
 from laggard.core.rules.graph import Graph
 from laggard.core.rules.hop import HopRule
-from laggard.core.simulation.event_loop import EventLoop
+from laggard.core.simulation.event_training import EventTraining
 from laggard.core.simulation.message_flows import MessageFlows
-from laggard.core.simulation.training import SimulationInput, SimulationResult
+from laggard.core.simulation.training import SimulationInput
 
 
 @dataclass(frozen=True)
@@ -31,33 +31,26 @@ class NeighborBounds:
     max_iteration_gap: int = 1_000_000_000
 
 
-def simulate_neighbors(sim_input: SimulationInput, bounds: NeighborBounds) -> SimulationResult:
-    """Simulate a training until as many samples are processed as in the run."""
-    training = _NeighborSimulation(sim_input, bounds)
-    training.run()
-    return SimulationResult(training.loop.now_s, training.loop.now_s, tuple(training.steps))
+class NeighborSimulation(EventTraining):
+    """Ranks that exchange models with their neighbors in a graph.
 
+    Args:
+        sim_input: training to simulate.
+        bounds: graph and bounds.
+    """
 
-class _NeighborSimulation:
     def __init__(self, sim_input: SimulationInput, bounds: NeighborBounds) -> None:
-        self.loop = EventLoop()
-        self.steps = [0] * sim_input.world
-        self._input = sim_input
+        super().__init__(sim_input)
         self._flows = MessageFlows(self.loop, sim_input.network)
-        self._samples_learned = 0.0
         # The model itself does not matter here, only whether it has arrived.
         self._rules: list[HopRule[None]] = [
             HopRule(rank, sim_input.world, bounds) for rank in range(sim_input.world)
         ]
         self._has_computed = [False] * sim_input.world
 
-    def run(self) -> None:
-        for rank in range(self._input.world):
-            self._begin(rank)
-        self.loop.run()
-
-    def _begin(self, rank: int) -> None:
-        rule, sim_input, now_s = self._rules[rank], self._input, self.loop.now_s
+    def begin(self, rank: int) -> None:
+        """Begin the next step of a rank."""
+        rule, sim_input, now_s = self._rules[rank], self.sim_input, self.loop.now_s
         work, packing_s = sim_input.work.ranks[rank], sim_input.packing_s(rank)
         packed = 0
         for notice in rule.build_notices():
@@ -72,7 +65,7 @@ class _NeighborSimulation:
         self.loop.schedule(done_s, partial(self._on_computed, rank))
 
     def _send(self, rank: int, other: int, step: int, with_model: bool) -> None:
-        sim_input = self._input
+        sim_input = self.sim_input
         self._flows.send(
             sim_input.hosts[rank],
             sim_input.hosts[other],
@@ -84,8 +77,8 @@ class _NeighborSimulation:
         # A waiting rank unpacks a message at once, which takes time. While it computes, unpacking
         # is free (see the module's docstring).
         if self._has_computed[other]:
-            unpacked_s = self._input.work.ranks[other].compute_end_s(
-                self.loop.now_s, self._input.packing_s(other) * with_model
+            unpacked_s = self.sim_input.work.ranks[other].compute_end_s(
+                self.loop.now_s, self.sim_input.packing_s(other) * with_model
             )
             self.loop.schedule(unpacked_s, partial(self._receive, rank, other, step, with_model))
         else:
@@ -107,10 +100,8 @@ class _NeighborSimulation:
         rule = self._rules[rank]
         if not self._has_computed[rank] or not rule.can_end():
             return
-        self._samples_learned += self._input.work.rank_samples(rule.step)
-        if self._samples_learned >= self._input.work.goal * (1.0 - 1e-6):
-            self.loop.is_stopped = True
+        if self.learn(self.sim_input.work.rank_samples(rule.step)):
             return
         self._has_computed[rank] = False
         rule.end()
-        self._begin(rank)
+        self.begin(rank)

@@ -11,25 +11,25 @@ from collections import deque
 from functools import partial
 
 from laggard.core.rules.server_rule import Push, ServerUpdateRule
-from laggard.core.simulation.event_loop import Action, EventLoop
+from laggard.core.simulation.event_loop import Action
+from laggard.core.simulation.event_training import EventTraining
 from laggard.core.simulation.message_flows import MessageFlows
 from laggard.core.simulation.processor import Processor
 from laggard.core.simulation.recorded_durations import create_constant_duration
-from laggard.core.simulation.training import SimulationInput, SimulationResult
+from laggard.core.simulation.training import SimulationInput
 
 
-def simulate_server(sim_input: SimulationInput, rule: ServerUpdateRule) -> SimulationResult:
-    """Simulate a training until as many samples count as in the run."""
-    training = _ServerSimulation(sim_input, rule)
-    training.run()
-    return SimulationResult(training.loop.now_s, training.loop.now_s, tuple(training.steps))
+class ServerSimulation(EventTraining):
+    """Ranks that push gradients to a server and wait for its answers.
 
+    Args:
+        sim_input: training to simulate.
+        rule: rule of the server.
+    """
 
-class _ServerSimulation:
     def __init__(self, sim_input: SimulationInput, rule: ServerUpdateRule) -> None:
-        self.loop = EventLoop()
-        self.steps = [0] * sim_input.world
-        self._input, self._rule = sim_input, rule
+        super().__init__(sim_input)
+        self._rule = rule
         self._flows = MessageFlows(self.loop, sim_input.network)
         self._processors = [Processor(self.loop, rank) for rank in sim_input.work.ranks]
         host_index = (
@@ -42,21 +42,20 @@ class _ServerSimulation:
             else self._processors[host_index]
         )
         self._to_serve: deque[tuple[float, Action]] = deque()
-        self._samples_learned, self._is_serving = 0.0, False
+        self._is_serving = False
 
-    def run(self) -> None:
-        for rank in range(self._input.world):
-            self._begin(rank, 0)
-        self.loop.run()
+    def begin(self, rank: int) -> None:
+        """Begin the first step of a rank."""
+        self._begin(rank, 0)
 
     def _begin(self, rank: int, step: int) -> None:
-        work, packing_s = self._input.work, self._input.packing_s(rank)
+        work, packing_s = self.sim_input.work, self.sim_input.packing_s(rank)
         seconds = work.ranks[rank].seconds(self.steps[rank], work.rank_samples(step))
         self.steps[rank] += 1
         self._processors[rank].submit(seconds + packing_s, partial(self._push, rank, step))
 
     def _push(self, rank: int, step: int) -> None:
-        sim_input = self._input
+        sim_input = self.sim_input
         come = partial(self._serve, sim_input.server_packing_s, partial(self._apply, rank, step))
         self._flows.send(sim_input.hosts[rank], sim_input.server, sim_input.message_bytes, come)
 
@@ -79,18 +78,13 @@ class _ServerSimulation:
 
     def _apply(self, rank: int, step: int) -> None:
         # The samples that a push carries do not matter here: all ranks have equal shares.
-        reaction = self._rule.push(Push(rank, step, samples=1, batch_size=self._input.world))
-        self._samples_learned += sum(
-            self._input.work.rank_samples(push.clock)
-            for update in reaction.updates
-            for push in update.pushes
-        )
-        if self._samples_learned >= self._input.work.goal * (1.0 - 1e-6):
-            self.loop.is_stopped = True
+        reaction = self._rule.push(Push(rank, step, samples=1, batch_size=self.sim_input.world))
+        clocks = [push.clock for update in reaction.updates for push in update.pushes]
+        if self.learn(sum(self.sim_input.work.rank_samples(clock) for clock in clocks)):
             return
-        applying_s = self._input.applying_s * len(reaction.updates)
+        applying_s = self.sim_input.applying_s * len(reaction.updates)
         answers = [
-            (self._input.server_packing_s, partial(self._send_model, reply.rank, reply.clock))
+            (self.sim_input.server_packing_s, partial(self._send_model, reply.rank, reply.clock))
             for reply in reaction.replies
         ]
         # The update and the answers go before the requests that already wait. `extendleft`
@@ -98,7 +92,7 @@ class _ServerSimulation:
         self._to_serve.extendleft(reversed([(applying_s, _do_nothing), *answers]))
 
     def _send_model(self, rank: int, step: int) -> None:
-        sim_input = self._input
+        sim_input = self.sim_input
         self._flows.send(
             sim_input.server,
             sim_input.hosts[rank],
@@ -107,7 +101,9 @@ class _ServerSimulation:
         )
 
     def _on_model(self, rank: int, step: int) -> None:
-        self._processors[rank].submit(self._input.packing_s(rank), partial(self._begin, rank, step))
+        self._processors[rank].submit(
+            self.sim_input.packing_s(rank), partial(self._begin, rank, step)
+        )
 
 
 def _do_nothing() -> None:

@@ -17,8 +17,8 @@ from laggard.core.simulation.lockstep import (
     simulate_all_reduce,
     simulate_hierarchical,
 )
-from laggard.core.simulation.neighbors import NeighborBounds, simulate_neighbors
-from laggard.core.simulation.server import simulate_server
+from laggard.core.simulation.neighbors import NeighborBounds, NeighborSimulation
+from laggard.core.simulation.server import ServerSimulation
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 Value = int | str
@@ -59,35 +59,37 @@ _KINDS: Mapping[str, _StrategyKind] = {
     ),
     "parameter_server": _StrategyKind(
         {},
-        lambda sim_input, _, __: simulate_server(
+        lambda sim_input, _, __: ServerSimulation(
             sim_input, BoundedStalenessRule(sim_input.world, 0)
-        ),
+        ).simulate(),
     ),
     "asynchronous": _StrategyKind(
         {},
-        lambda sim_input, _, __: simulate_server(
+        lambda sim_input, _, __: ServerSimulation(
             sim_input, BoundedStalenessRule(sim_input.world, None)
-        ),
+        ).simulate(),
     ),
     "bounded_staleness": _StrategyKind(
         {"staleness": 4},
-        lambda sim_input, n, _: simulate_server(
+        lambda sim_input, n, _: ServerSimulation(
             sim_input, BoundedStalenessRule(sim_input.world, n["staleness"])
-        ),
+        ).simulate(),
     ),
     "backup_workers": _StrategyKind(
         {"backups": 1},
-        lambda sim_input, n, _: simulate_server(
+        lambda sim_input, n, _: ServerSimulation(
             sim_input, BackupWorkersRule(sim_input.world, n["backups"])
-        ),
+        ).simulate(),
     ),
     "gossip": _StrategyKind(
         {"graph": "ring"},
-        lambda sim_input, _, graph: simulate_neighbors(sim_input, NeighborBounds(graph)),
+        lambda sim_input, _, graph: NeighborSimulation(sim_input, NeighborBounds(graph)).simulate(),
     ),
     "hop": _StrategyKind(
         {"graph": "ring", **_BOUNDED},
-        lambda sim_input, n, graph: simulate_neighbors(sim_input, NeighborBounds(graph, **n)),
+        lambda sim_input, n, graph: NeighborSimulation(
+            sim_input, NeighborBounds(graph, **n)
+        ).simulate(),
     ),
     "partial_reduce": _StrategyKind(
         {"group": 2, "rounds": 16},

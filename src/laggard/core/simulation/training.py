@@ -114,8 +114,10 @@ class SimulationResult:
         makespan_s: virtual seconds, without evaluations that all ranks wait for.
         end_s: virtual seconds with these evaluations.
         steps: number of steps of each rank.
+        actions: number of actions of the event loop; 0 in lockstep.
     """
 
     makespan_s: float
     end_s: float
     steps: tuple[int, ...]
+    actions: int = 0
