@@ -61,7 +61,8 @@ def choose_terms(measurements: Sequence[StepMeasurement]) -> tuple[CostTerm, ...
     if len(models) == 1:
         count = min(len(demands), 2)
     else:
-        count = min(len({step for name, step in demands if name != model}) for model in models)
+        left = (len({step for name, step in demands if name != model}) for model in models)
+        count = min(left, default=0)
     return tuple(sorted(_BY_IMPORTANCE[:count], key=list(CostTerm).index))
 
 

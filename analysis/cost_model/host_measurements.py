@@ -116,13 +116,14 @@ def _sum_steps(spans: SpanColumns) -> tuple[IntArray, IntArray, FloatArray]:
 def find_host_kind(run: RunData, host: RankHost) -> HostKind:
     """Return the kind of a rank's host.
 
-    A GPU is its own kind. A processor's model is that of the recorded machine of the host.
+    A device class with a name, such as a GPU, is its own kind. The class `cpu` is the model of the
+    processor, as recorded for the machine of the host.
     """
     machines = () if run.record is None else run.record.hosts
     # A local run has one machine for all hosts, a remote run one per host.
     own = [each for each in machines if len(machines) == 1 or each.get("machine") == host.address]
     recorded = own[0].get("cpu") if host.device_class == "cpu" and own else None
     unnamed = "/".join(filter(None, (host.tier, host.device_class))) or host.host
-    is_gpu = host.device_class not in {"", "cpu"}
-    processor = host.device_class if is_gpu else str(recorded or unnamed)
+    has_name = host.device_class not in {"", "cpu"}
+    processor = host.device_class if has_name else str(recorded or unnamed)
     return HostKind(processor, host.cpu_share)

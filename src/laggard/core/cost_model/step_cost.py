@@ -61,8 +61,8 @@ class StepPrediction:
             else "no interval, because too few models were measured"
         )
         reasons = "; ".join(map(str, self.outside))
-        mark = f"; extrapolated, so the interval does not hold ({reasons})" if reasons else ""
-        return f"{self.seconds:.3g} s ({interval}{mark})"
+        mark = f" — extrapolated: {reasons}" if reasons else ""
+        return f"{self.seconds:.3g} s ({interval}){mark}"
 
 
 @dataclass(frozen=True)
@@ -153,5 +153,7 @@ class StepCostModel:
         factors = np.exp(np.array([fit.log_error for fit in self.left_out]))
         low = np.sort(predicted / factors)[count - rank]
         # A fit that expected no time at all was infinitely wrong, also where it expects none again.
-        high = np.sort(np.where(np.isinf(factors), np.inf, predicted * factors))[rank - 1]
+        highs = np.full(count, np.inf)
+        np.multiply(predicted, factors, out=highs, where=np.isfinite(factors))
+        high = np.sort(highs)[rank - 1]
         return float(low), float(high), min(coverage, count / (count + 1))
