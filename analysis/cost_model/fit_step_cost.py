@@ -83,6 +83,7 @@ def fit_step_cost(
         InputError: there are fewer different steps than terms, or a term is zero in all of them.
 
     Examples:
+        >>> from laggard.analysis.cost_model.fit_step_cost import StepMeasurement
         >>> from laggard.core.cost_model.demand import StepDemand
         >>> steps = [StepDemand(flops, tensors) for flops in (1e9, 4e9) for tensors in (50, 200)]
         >>> measured = [
@@ -97,28 +98,29 @@ def fit_step_cost(
     """
     steps = _merge_repeats(measurements)
     _require_determined(steps, terms)
-    models = list(dict.fromkeys(step.model for step in steps))
-    left_out = []
-    for model in models:
-        kept = [step for step in steps if step.model != model]
-        if len({step.demand for step in kept}) < len(terms):
-            # Without this model too little is left, so there is no interval.
-            left_out.clear()
-            break
-        coefficients = _solve(kept, terms)
-        held_out = [step for step in steps if step.model == model]
-        left_out.append(
-            LeftOutFit(
-                tuple(coefficients.tolist()),
-                max(_compute_log_error(step, terms, coefficients) for step in held_out),
-            )
-        )
     return StepCostModel(
         tuple(terms),
         tuple(_solve(steps, terms).tolist()),
         MeasuredRange.of([step.demand for step in steps]),
-        tuple(left_out),
+        _leave_models_out(steps, terms),
     )
+
+
+def _leave_models_out(
+    steps: Sequence[StepMeasurement], terms: Sequence[CostTerm]
+) -> tuple[LeftOutFit, ...]:
+    """Return a fit without each model; none if one of them would leave too few steps."""
+    fits = []
+    for model in dict.fromkeys(step.model for step in steps):
+        kept = [step for step in steps if step.model != model]
+        if len({step.demand for step in kept}) < len(terms):
+            return ()
+        coefficients = _solve(kept, terms)
+        errors = [
+            _compute_log_error(step, terms, coefficients) for step in steps if step.model == model
+        ]
+        fits.append(LeftOutFit(tuple(coefficients.tolist()), max(errors)))
+    return tuple(fits)
 
 
 def _merge_repeats(measurements: Sequence[StepMeasurement]) -> list[StepMeasurement]:

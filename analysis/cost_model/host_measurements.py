@@ -109,7 +109,8 @@ def _sum_steps(spans: SpanColumns) -> tuple[IntArray, IntArray, FloatArray]:
     cells, index = np.unique(counted.step * world + counted.rank, return_inverse=True)
     samples = np.zeros(len(cells), dtype=np.int64)
     np.maximum.at(samples, index, counted.work)
-    seconds = np.bincount(index, counted.dur_ns * _S, len(cells))
+    seconds = np.zeros(len(cells))
+    np.add.at(seconds, index, counted.dur_ns * _S)
     return cells % max(world, 1), samples, seconds
 
 

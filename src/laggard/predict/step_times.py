@@ -85,14 +85,13 @@ def fit_host_costs(folders: Sequence[Path]) -> HostCosts:
         InputError: there is no run, or a run does not contain its model or any step time.
 
     Examples:
+        >>> from laggard.predict.step_times import measure_demand
         >>> costs = fit_host_costs([Path("runs/quickstart/latest")])
         >>> step = measure_demand("resnet8", "digits").step(samples=16)
         >>> costs.predict("edge.trainer.1.1", step).is_extrapolated
         False
     """
-    if not folders:
-        raise InputError("no run was given — give at least one run folder")
-    measured = [each for folder in folders for each in _measure_run(folder)]
+    measured = measure_runs(folders)
     steps: dict[HostKind, list[StepMeasurement]] = {}
     hosts: dict[str, dict[HostKind, None]] = {}
     for each in measured:
@@ -102,6 +101,22 @@ def fit_host_costs(folders: Sequence[Path]) -> HostCosts:
         {kind: fit_step_cost(own, choose_terms(own)) for kind, own in steps.items()},
         {host: tuple(kinds) for host, kinds in hosts.items()},
     )
+
+
+def measure_runs(folders: Sequence[Path]) -> tuple[HostMeasurement, ...]:
+    """Return the measured steps of all hosts of recorded runs.
+
+    Raises:
+        InputError: there is no run, or a run does not contain its model or any step time.
+
+    Examples:
+        >>> first, *_ = measure_runs([Path("runs/quickstart/latest")])
+        >>> first.host, str(first.kind), first.step.model
+        ('cloud.trainer.1.1', 'cloud', 'resnet8 on 1x8x8')
+    """
+    if not folders:
+        raise InputError("no run was given — give at least one run folder")
+    return tuple(each for folder in folders for each in _measure_run(folder))
 
 
 def measure_demand(model: str, dataset: str | Mapping[str, object]) -> ModelDemand:

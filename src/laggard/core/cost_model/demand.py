@@ -95,8 +95,9 @@ class StepDemand:
         transfer: communication of the step; None without communication.
 
     Examples:
-        >>> StepDemand(flops=2e9, tensors=62.0).quantity(CostTerm.FLOPS)
-        2000000000.0
+        >>> from laggard.core.cost_model.demand import CostTerm
+        >>> StepDemand(flops=2e9, tensors=62).quantities([CostTerm.FIXED, CostTerm.TENSORS])
+        array([ 1., 62.])
     """
 
     flops: float
