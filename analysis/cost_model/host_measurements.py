@@ -1,8 +1,9 @@
 """Step times of a run's hosts as measurements for the cost model.
 
 The seconds of a step are those of its compute phases, so waits for other ranks, transfers and
-reading do not count. A rank gives one measurement per batch size: the median over its steps, which
-slow steps of a short time do not change.
+reading do not count. A rank gives one measurement per usual batch size: the median over its steps,
+which slow steps of a short time do not change. A size that is rare, such as that of the last batch
+of an epoch, is left out, because its few steps are often its first ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from laggard.core.span_schema import COMPUTE_PHASES, Flag, Lane
 _UNUSED = int(Flag.WARM_UP | Flag.TRUNCATED | Flag.CLOCK_SUSPECT)
 _COMPUTE = [phase.code for phase in COMPUTE_PHASES]
 _S = 1e-9
+_MIN_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def measure_host_steps(
         demand: demand of that model.
 
     Returns:
-        One measurement per rank and batch size.
+        One measurement per rank and usual batch size.
 
     Raises:
         RunFolderError: no rank has completed a step outside warm-up.
@@ -88,7 +90,9 @@ def _measure_ranks(run: RunData, model: str, demand: ModelDemand) -> Iterator[Ho
     seconds = np.concatenate([part[2] for part in parts])
     for host in run.hosts:
         own = (rank == host.rank) & (samples > 0) & (seconds > 0)
-        for count in np.unique(samples[own]).tolist():
+        sizes, steps = np.unique(samples[own], return_counts=True)
+        usual = steps >= min(_MIN_STEPS, steps.max(initial=0))
+        for count in sizes[usual].tolist():
             usual_s = float(np.median(seconds[own & (samples == count)]))
             yield HostMeasurement(
                 host.host,

@@ -70,6 +70,20 @@ def test_every_batch_size_is_a_measurement() -> None:
     assert [each.step.demand.flops for each in found] == [1.2e7, 3.2e7] * 4
 
 
+@pytest.mark.parametrize(("rare_steps", "sizes"), [(4, [16]), (5, [6, 16])])
+def test_a_rare_batch_size_is_left_out(rare_steps: int, sizes: list[int]) -> None:
+    run = generate_run(spec())
+    work = np.where(run.spans.step >= 60 - rare_steps, 6, 16)
+    run = replace(run, spans=run.spans.with_columns(**{**run.spans.to_dict(), "work": work}))
+    found = measure_host_steps(run, "cnn", DEMAND)
+    assert [each.step.demand.flops / 2e6 for each in found] == sizes * 4
+
+
+def test_a_short_run_gives_its_most_frequent_batch_size() -> None:
+    run = generate_run(replace(spec(), steps=6))
+    assert len(measure_host_steps(run, "cnn", DEMAND)) == 4
+
+
 def test_a_large_run_is_read_in_parts(tmp_path: Path) -> None:
     folder = write_run(generate_run(spec()), tmp_path)
     at_once, in_parts = load_run(folder), load_run(folder, max_rows_in_memory=1)
