@@ -119,6 +119,22 @@ def test_runs_without_their_model_are_refused(tmp_path: Path) -> None:
         fit_host_costs([tmp_path / "nowhere"])
 
 
+@pytest.mark.parametrize("key", ["model", "dataset"])
+def test_code_that_a_run_folder_names_is_not_executed(tmp_path: Path, key: str) -> None:
+    folder = record_run(tmp_path, "mlp")
+    workload = folder / "scenario" / "workload.yaml"
+    named = {"model": ("model: mlp ", "model: os:_exit "), "dataset": ("digits ", "os:_exit ")}
+    workload.write_text(workload.read_text().replace(*named[key], 1))
+    with pytest.raises(InputError, match=r"os:_exit is code, .* is not executed — give demands="):
+        fit_host_costs([folder])
+    model = "os:_exit" if key == "model" else "mlp"
+    demand = measure_demand("mlp", "digits")
+    costs = fit_host_costs([folder], {model: demand})
+    assert costs.predict("cloud.trainer.1.1", demand.step(SAMPLES)).seconds == pytest.approx(
+        expect_s("mlp"), rel=1e-3
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "dataset", "text"),
     [

@@ -1,7 +1,8 @@
 """Step times of a model on the hosts of recorded runs.
 
 The model and the data of a run are those of the scenario in its folder. Every kind of host has a
-cost model of its own, fitted to all runs together.
+cost model of its own, fitted to all runs together. A run folder is data, so code that it names is
+never executed: the demand of a model of the user's own must be given.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import ValidationError
 
@@ -25,7 +27,10 @@ from laggard.core.errors import InputError
 from laggard.scenario.load import load_scenario
 from laggard.workloads.datasets.sample_shape import find_sample_shape
 from laggard.workloads.models.model_demand import measure_model_demand
+from laggard.workloads.specification.callables import is_callable_name
 from laggard.workloads.workload import Workload
+
+_NO_DEMANDS: Mapping[str, ModelDemand] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,9 @@ class HostCosts:
         return kinds[0]
 
 
-def fit_host_costs(folders: Sequence[Path]) -> HostCosts:
+def fit_host_costs(
+    folders: Sequence[Path], demands: Mapping[str, ModelDemand] = _NO_DEMANDS
+) -> HostCosts:
     """Fit a cost model to every kind of host in recorded runs.
 
     The terms of a kind are those that its measurements determine. Runs of one model give no
@@ -80,9 +87,10 @@ def fit_host_costs(folders: Sequence[Path]) -> HostCosts:
 
     Args:
         folders: run folders of Laggard, which trained the same or different models.
+        demands: demand of each model of the user's own, by its name in `workload.yaml`.
 
     Raises:
-        InputError: there is no run, or a run does not contain its model or any step time.
+        InputError: there is no run, or the model or the step times of a run are unknown.
 
     Examples:
         >>> from laggard.predict.step_times import measure_demand
@@ -91,7 +99,7 @@ def fit_host_costs(folders: Sequence[Path]) -> HostCosts:
         >>> costs.predict("edge.trainer.1.1", step).is_extrapolated
         False
     """
-    measured = measure_runs(folders)
+    measured = measure_runs(folders, demands)
     steps: dict[HostKind, list[StepMeasurement]] = {}
     hosts: dict[str, dict[HostKind, None]] = {}
     for each in measured:
@@ -103,11 +111,17 @@ def fit_host_costs(folders: Sequence[Path]) -> HostCosts:
     )
 
 
-def measure_runs(folders: Sequence[Path]) -> tuple[HostMeasurement, ...]:
+def measure_runs(
+    folders: Sequence[Path], demands: Mapping[str, ModelDemand] = _NO_DEMANDS
+) -> tuple[HostMeasurement, ...]:
     """Return the measured steps of all hosts of recorded runs.
 
+    Args:
+        folders: run folders of Laggard.
+        demands: demand of each model of the user's own, by its name in `workload.yaml`.
+
     Raises:
-        InputError: there is no run, or a run does not contain its model or any step time.
+        InputError: there is no run, or the model or the step times of a run are unknown.
 
     Examples:
         >>> first, *_ = measure_runs([Path("runs/quickstart/latest")])
@@ -116,7 +130,7 @@ def measure_runs(folders: Sequence[Path]) -> tuple[HostMeasurement, ...]:
     """
     if not folders:
         raise InputError("no run was given — give at least one run folder")
-    return tuple(each for folder in folders for each in _measure_run(folder))
+    return tuple(each for folder in folders for each in _measure_run(folder, demands))
 
 
 def measure_demand(model: str, dataset: str | Mapping[str, object]) -> ModelDemand:
@@ -145,7 +159,7 @@ def measure_demand(model: str, dataset: str | Mapping[str, object]) -> ModelDema
     return _measure_workload(workload)[1]
 
 
-def _measure_run(folder: Path) -> tuple[HostMeasurement, ...]:
+def _measure_run(folder: Path, demands: Mapping[str, ModelDemand]) -> tuple[HostMeasurement, ...]:
     run = load_run(folder)
     scenario = run.folder / "scenario"
     if not (scenario / "workload.yaml").is_file():
@@ -153,8 +167,16 @@ def _measure_run(folder: Path) -> tuple[HostMeasurement, ...]:
             f"{folder}: has no scenario/workload.yaml, so its model is unknown — give a run of"
             " Laggard that trained a model"
         )
-    name, demand = _measure_workload(load_scenario(scenario).workload)
-    return measure_host_steps(run, name, demand)
+    workload = load_scenario(scenario).workload
+    if workload.model in demands:
+        return measure_host_steps(run, workload.model, demands[workload.model])
+    for name in (workload.model, workload.dataset.name):
+        if is_callable_name(name):
+            raise InputError(
+                f"{folder}: {name} is code, and code that a run folder names is not executed — give"
+                f" demands={{{workload.model!r}: measure_demand(...)}}"
+            )
+    return measure_host_steps(run, *_measure_workload(workload))
 
 
 def _measure_workload(workload: Workload) -> tuple[str, ModelDemand]:
