@@ -2,7 +2,7 @@
 
 A step takes fixed + a FLOPs + b tensors + c bytes / rate + d latency x rounds seconds. All
 coefficients are at least zero and belong to one device class. `demand.py` defines what a step
-demands (read it first), and `transfers.py` what a collective demands. `step_cost.py` predicts the
-seconds with an interval, and `measured_range.py` marks demands unlike the measured ones.
-Coefficients are fitted in `analysis/cost_model/`. This package imports `laggard.core` only.
+demands (read it first), `step_cost.py` predicts its seconds with an interval, and
+`measured_range.py` marks demands unlike the measured ones. Coefficients are fitted in
+`analysis/cost_model/`. This package imports `laggard.core` only.
 """
