@@ -33,6 +33,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "campaign",
         "verify",
         "evaluate",
+        "predict",
         "cli",
     ),
     "layers_services": (
@@ -78,6 +79,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         ".",
         "tables",
         "tables/timelines",
+        "cost_model",
         "formats/import_run",
         "formats/trace_json",
         "formats/bytedance",

@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, seed in (("latest", 1), ("earlier", 2)):
         spec = TraceSpec(tiers, steps=100, seed=seed, injections=(slow_for_a_while,))
         write_run(generate_run(spec), folder / "runs/quickstart" / name)
-    write_scenario_template(folder / "my-continuum")
+    for place in ("my-continuum", "runs/quickstart/latest/scenario"):
+        write_scenario_template(folder / place)
     return folder
 
 

@@ -14,7 +14,7 @@ from laggard.cli.main import main
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host
 from laggard.core.simulation.network import Bottleneck
-from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
+from laggard.core.simulation.strategies.catalog import STRATEGIES, AlternativeStrategy
 from laggard.network_emulation.link_plan import AccessLink, LinkPlan, SharedLink
 from laggard.run_folder.strategy_estimates import (
     list_bottlenecks,

@@ -31,7 +31,7 @@ from laggard.core.errors import RunFolderError
 from laggard.core.simulation.network import Bottleneck, SimulatedNetwork, SlowPeriod
 from laggard.core.simulation.recorded_durations import RecordedDurations
 from laggard.core.simulation.resizing import resize_tiers
-from laggard.core.simulation.strategies import (
+from laggard.core.simulation.strategies.catalog import (
     ALL_REDUCE_STRATEGIES,
     STRATEGIES,
     AlternativeStrategy,
@@ -96,7 +96,7 @@ def estimate_strategies(
         RunFolderError: the run does not record the work or the messages of its workers.
 
     Examples:
-        >>> from laggard.core.simulation.strategies import AlternativeStrategy
+        >>> from laggard.core.simulation.strategies.catalog import AlternativeStrategy
         >>> from laggard.analysis.tables.load_run import load_run
         >>> run = load_run(Path("runs/quickstart/latest"))
         >>> (estimate,) = estimate_strategies(run, [AlternativeStrategy("local_sgd", {"steps": 4})])

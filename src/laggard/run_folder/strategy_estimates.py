@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from laggard.analysis.replay.what_if.strategy_estimate import DeploymentInfo
     from laggard.core.simulation.network import Bottleneck
-    from laggard.core.simulation.strategies import AlternativeStrategy
+    from laggard.core.simulation.strategies.catalog import AlternativeStrategy
     from laggard.network_emulation.link_plan import LinkPlan
 
 ALL_STRATEGIES = "all"
@@ -36,7 +36,7 @@ def parse_strategies(texts: Sequence[str]) -> tuple[AlternativeStrategy, ...] | 
     Raises:
         InputError: a text is not a strategy, or not YAML.
     """
-    from laggard.core.simulation.strategies import AlternativeStrategy
+    from laggard.core.simulation.strategies.catalog import AlternativeStrategy
     from laggard.core.yaml_source import parse_yaml
 
     if ALL_STRATEGIES in texts:

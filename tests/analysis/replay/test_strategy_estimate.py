@@ -32,7 +32,7 @@ from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import RunFolderError
 from laggard.core.run_schema import FidelityCheck, TraceOrigin
 from laggard.core.simulation.network import SimulatedNetwork
-from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
+from laggard.core.simulation.strategies.catalog import STRATEGIES, AlternativeStrategy
 from laggard.core.span_schema import Phase
 from tests.analysis.asynchronous_runs import as_run, simulated, strategy
 from tests.analysis.traces import HARSH

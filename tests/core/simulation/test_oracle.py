@@ -16,7 +16,7 @@ from laggard.core.rules.synchronization import PeriodicSynchronization
 from laggard.core.simulation.fleet import Fleet, WorkerClass, simulate_fleet
 from laggard.core.simulation.network import FRAMING_OVERHEAD, Bottleneck, SimulatedNetwork
 from laggard.core.simulation.recorded_durations import RecordedDurations
-from laggard.core.simulation.strategies import AlternativeStrategy
+from laggard.core.simulation.strategies.catalog import AlternativeStrategy
 from laggard.core.simulation.training import (
     APPLYING_S_PER_MB,
     PACKING_S_PER_MB,

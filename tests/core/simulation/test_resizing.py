@@ -12,7 +12,7 @@ from laggard.core.errors import InputError
 from laggard.core.simulation.network import Bottleneck, SimulatedNetwork, SlowPeriod
 from laggard.core.simulation.recorded_durations import RecordedDurations
 from laggard.core.simulation.resizing import MAX_WORKERS, resize_tiers
-from laggard.core.simulation.strategies import AlternativeStrategy
+from laggard.core.simulation.strategies.catalog import AlternativeStrategy
 from laggard.core.simulation.training import SimulationInput, TrainingWork
 
 SAMPLE_S = {"cloud": 0.1, "edge": 0.4}

@@ -22,7 +22,7 @@ from laggard.core.simulation.network import (
     SimulatedNetwork,
 )
 from laggard.core.simulation.recorded_durations import RecordedDurations, create_constant_duration
-from laggard.core.simulation.strategies import STRATEGIES, AlternativeStrategy
+from laggard.core.simulation.strategies.catalog import STRATEGIES, AlternativeStrategy
 from laggard.core.simulation.training import (
     APPLYING_S_PER_MB,
     PACKING_S_PER_MB,

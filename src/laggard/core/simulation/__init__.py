@@ -1,7 +1,8 @@
 """Trainings in virtual time: rules of strategies, work, and links that messages share.
 
-Read `training.py` first, which says what is simulated, then `strategies.py`, which lists the
-strategies. Ranks in lockstep are computed step by step (`lockstep.py`). All other strategies are
-played event by event (`event_loop.py`), with messages that share links (`message_flows.py`) and
-jobs that share processors (`processor.py`).
+Read `training.py` first, which says what is simulated, then `strategies/`. There are three ways to
+compute a training. Ranks in lockstep are a recursion over barriers (`maxplus.py`; `fleet.py` for a
+million workers). Steps with fixed dependencies are computed for many what-ifs at once
+(`step_graph.py`). Everything else is played event by event (`event_training.py`), with messages
+that share links (`message_flows.py`) and jobs that share processors (`processor.py`).
 """

@@ -1,8 +1,8 @@
 """Very many workers in lockstep: classes of equal workers at sites whose workers share a link.
 
-The workers of a site send their updates over the link that they share, to the site's aggregator. The
-aggregators send the sums over the link that all of them share, to the root. The mean takes the same
-ways back. Only the clocks of a few sites are kept, so a million workers need megabytes.
+The workers of a site send their updates over the link that they share, to the site's aggregator.
+The aggregators send the sums over the link that all of them share, to the root. The mean takes the
+same ways back. Only the clocks of a few sites are kept, so a million workers need megabytes.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def simulate_fleet(
 
 
 @dataclass(frozen=True)
-class _Round:
+class _ClassRound:
     """Steps of one class between two synchronizations.
 
     Attributes:
@@ -181,7 +181,7 @@ class _Round:
 
 def _compute_round(
     fleet: Fleet, workers: WorkerClass, steps: int, rng: np.random.Generator, precision: Precision
-) -> _Round:
+) -> _ClassRound:
     delivered_s, worked_s = np.empty(workers.sites), 0.0
     # Few sites at a time, whose clocks fit into the processor's cache.
     at_once = max(1, _CLOCKS_AT_ONCE // workers.workers)
@@ -198,7 +198,7 @@ def _compute_round(
         delivered_s[begin : begin + count] = compute_last_delivery_s(
             clock, fleet.message_s(workers.link_mbps)
         )
-    return _Round(delivered_s + (workers.rtt_ms + fleet.root_rtt_ms) / 2e3, worked_s)
+    return _ClassRound(delivered_s + (workers.rtt_ms + fleet.root_rtt_ms) / 2e3, worked_s)
 
 
 def _broadcast(fleet: Fleet) -> FloatArray:

@@ -160,7 +160,7 @@ def sort_events(
                 finished[rank] += 1
         if len(order) == before:
             raise RunFolderError(
-                "steps of several ranks wait for each other in a cycle, so no training can take them —"
-                " check the recorded spans and the clocks of the hosts"
+                "steps of several ranks wait for each other in a cycle, so no training can take"
+                " them — check the recorded spans and the clocks of the hosts"
             )
     return tuple(order)
