@@ -29,6 +29,8 @@ def compute_fair_rates(
         routes: links and bottlenecks that each message uses; at least one each.
         rates: rates of these links and bottlenecks; may be infinite.
     """
+    if len(routes) == 1:
+        return [min(rates[link] for link in routes[0])]
     given = [float("inf")] * len(routes)
     users: dict[Hashable, set[int]] = {}
     for index, route in enumerate(routes):

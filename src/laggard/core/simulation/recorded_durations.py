@@ -10,7 +10,10 @@ recording no time is slow.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,28 +48,40 @@ class RecordedDurations:
         )
         return (self.fixed_s + self.sample_s * samples) * float(self.jitter[place])
 
+    # Lists and `bisect` are several times faster than arrays for one number at a time.
+    @cached_property
+    def _edges_s(self) -> list[float]:
+        return [float(edge_s) for edge_s in self.edges_s]
+
+    @cached_property
+    def _factors(self) -> list[float]:
+        return [float(factor) for factor in self.factors]
+
     def compute_end_s(self, start_s: float, seconds: float) -> float:
         """Return the end of an operation that starts at `start_s`.
 
         `seconds` is its duration outside slow periods.
         """
-        place = int(np.searchsorted(self.edges_s, start_s, side="right"))
+        place = bisect_right(self._edges_s, start_s)
         now_s, left_s = start_s, seconds
-        while place < len(self.edges_s):
-            room_s = float(self.edges_s[place]) - now_s
-            factor = float(self.factors[place])
+        for edge_s, factor in zip(self._edges_s[place:], self._factors[place:], strict=False):
+            room_s = edge_s - now_s
             if left_s * factor <= room_s:
                 return now_s + left_s * factor
             left_s -= room_s / factor
-            now_s, place = float(self.edges_s[place]), place + 1
-        return now_s + left_s * float(self.factors[-1])
+            now_s = edge_s
+        return now_s + left_s * self._factors[-1]
 
     def compute_work_s(self, start_s: float, end_s: float) -> float:
         """Return the work that is possible between two times, as seconds outside slow periods."""
-        edges = self.edges_s[(self.edges_s > start_s) & (self.edges_s < end_s)]
-        moments = np.concatenate([[start_s], edges, [end_s]])
-        factors = self.factors[np.searchsorted(self.edges_s, moments[:-1], side="right")]
-        return float((np.diff(moments) / factors).sum())
+        first, last = bisect_right(self._edges_s, start_s), bisect_left(self._edges_s, end_s)
+        moments = [start_s, *self._edges_s[first:last], end_s]
+        return sum(
+            (later_s - earlier_s) / factor
+            for (earlier_s, later_s), factor in zip(
+                pairwise(moments), self._factors[first:], strict=False
+            )
+        )
 
     def compute_finish_s(self, start_s: float, count: int, samples: float = 0.0) -> float:
         """Return the end of the `count`-th operation if it starts at `start_s`."""
