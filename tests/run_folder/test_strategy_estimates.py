@@ -91,6 +91,31 @@ def test_analyze_says_how_long_other_strategies_would_have_taken(run_folder: Pat
     assert set(STRATEGIES) >= {local["strategy"]}
 
 
+@pytest.mark.parametrize("text", ["edge", "edge=", "=3", "edge=-1", "edge=1.5", "edge=" + "9" * 10])
+def test_what_is_no_number_of_workers_is_refused_before_the_analysis(
+    text: str, tmp_path: Path
+) -> None:
+    asked = ["analyze", str(tmp_path / "none"), "--workers", text]
+    refused = CliRunner().invoke(main, asked)
+    assert refused.exit_code == 2
+    assert "write --workers edge=16" in refused.output
+
+
+def test_analyze_says_how_long_other_numbers_of_workers_would_have_taken(run_folder: Path) -> None:
+    asked = ["analyze", str(run_folder), "--workers", "edge=4"]
+    told = CliRunner().invoke(main, asked)
+    assert told.exit_code == 0, told.output
+    assert "another number of workers (4 in edge)" in told.output
+    document = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    (same,) = document["strategy_estimates"]["strategies"]
+    assert document["strategy_estimates"]["workers"] == {"edge": 4}
+    assert same["strategy"] == "allreduce"
+    assert len(same["steps"]) == 6
+    refused = CliRunner().invoke(main, ["analyze", str(run_folder), "--workers", "sky=1"])
+    assert refused.exit_code == 2
+    assert "use one of cloud, edge" in refused.output
+
+
 def test_analyze_refuses_a_strategy_before_it_begins(tmp_path: Path) -> None:
     refused = CliRunner().invoke(
         main, ["analyze", str(tmp_path / "none"), "--strategy", "telepathy"]
