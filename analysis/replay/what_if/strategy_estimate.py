@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from laggard.analysis.detection.causes import Cause
 from laggard.analysis.replay.asynchronous.async_analysis import MAX_REPLAYED_STEPS
 from laggard.analysis.replay.fitted_durations import fit_recorded_durations
 from laggard.analysis.replay.lockstep.all_reduce_ring import find_ring, slow_down_ring
@@ -273,21 +274,11 @@ def _find_slow_periods(
     for cause in causes:
         if isinstance(replay.analysis, LockstepAnalysis):
             assert cause.link is not None
-            ring = find_ring(run, replay.analysis.timeline, replay.analysis.transfers)
             affected_ends = find_ends_between_tiers(cause.link, tiers)
-            slowed = [
-                hop.rate_mbps
-                for hop in slow_down_ring(ring, cause, run, tiers)
-                if hop.ends in affected_ends
-            ]
-            if not slowed:
-                raise RunFolderError(
-                    f"{run.folder}: the link {cause.link[0]} to {cause.link[1]} was temporarily"
-                    " slow and is not part of the all-reduce ring, so its rate then is unknown"
-                )
+            rate = _find_slow_rate(run, replay.analysis, cause, hops)
             steps = replay.analysis.timeline.steps
             window = get_step_clock(run).window_s(int(steps[cause.first]), int(steps[cause.last]))
-            found.append(SlowPeriod(*window, affected_ends, min(slowed)))
+            found.append(SlowPeriod(*window, affected_ends, rate))
         elif cause.rank is not None:
             host, rank_timeline = (
                 run.hosts[cause.rank].host,
@@ -304,3 +295,29 @@ def _find_slow_periods(
                 )
             )
     return tuple(found)
+
+
+def _find_slow_rate(
+    run: RunData,
+    analysis: LockstepAnalysis,
+    cause: Cause,
+    hops: Mapping[tuple[str, str], NetworkHop],
+) -> float:
+    """Return the rate of a link in Mbit/s while transfers over it were slow."""
+    assert cause.link is not None
+    tiers = {host.host: host.tier for host in run.hosts}
+    affected_ends = find_ends_between_tiers(cause.link, tiers)
+    if run.record is not None and run.record.strategy.server_tier is not None:
+        # A message to or from a server has the link for itself, or shares it as in usual steps.
+        slowed = [hops[ends].rate_mbps / cause.slowdown for ends in affected_ends & hops.keys()]
+    else:
+        ring = find_ring(run, analysis.timeline, analysis.transfers)
+        slow_hops = slow_down_ring(ring, cause, run, tiers)
+        slowed = [hop.rate_mbps for hop in slow_hops if hop.ends in affected_ends]
+    if not slowed:
+        raise RunFolderError(
+            f"{run.folder}: the link {cause.link[0]} to {cause.link[1]} was temporarily slow, and"
+            " its usual rate was not measured or is not part of the all-reduce ring, so its rate"
+            " then is unknown"
+        )
+    return min(slowed)

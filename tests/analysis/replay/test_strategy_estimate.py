@@ -254,6 +254,21 @@ def test_a_slow_time_whose_link_was_not_named_is_refused_where_links_matter() ->
     assert reduced.makespan_s is not None
 
 
+def test_a_slow_link_to_a_server_is_as_slow_for_other_strategies() -> None:
+    """No ring shows the rate then; the messages of a usual step do."""
+    run = run_of(
+        Injection("network", 4.0, 20, 50, tiers=("cloud", "edge")), gradient_bytes=6_000_000
+    )
+    assert run.record is not None
+    served = run.record.strategy.model_copy(
+        update={"name": "parameter_server", "server_tier": "cloud"}
+    )
+    run = dataclasses.replace(run, record=run.record.model_copy(update={"strategy": served}))
+    assert told_s(run, "asynchronous") > told_s(
+        dataclasses.replace(run_of(gradient_bytes=6_000_000), record=run.record), "asynchronous"
+    )
+
+
 def test_a_slow_link_holds_up_messages_of_others_meanwhile() -> None:
     """A quarter of the rate for a while, and for all of it: a server's messages wait in between."""
     asked = [AlternativeStrategy("parameter_server")]
