@@ -1,24 +1,29 @@
 """Import of torch.profiler traces: seconds and memory of `laggard analyze --no-report` by file size.
 
     python benchmarks/trace_import.py [--gigabytes 0.5 5] [--ranks 1] [--hta PYTHON]
-        [--limit SECONDS] [--scratch DIR]
+        [--published CLONES] [--repeat 3] [--limit SECONDS] [--scratch DIR]
 
-The traces are generated in the layout that torch writes, one file per rank. `read` is the parsing
-of the files alone, and `analyze` is the whole command. `--hta` is an interpreter that can import
-HolisticTraceAnalysis, which then loads the same files. Memory is the largest resident set of the
-process, also as a multiple of the largest file. A command that exceeds the limit is killed.
+With `--published`, the traces are real ones from clones of public repositories
+(`published_traces.py`); otherwise they are generated in the layout that torch writes, one file per
+rank. `read` is the parsing of the files alone, and `analyze` is the whole command. `--hta` is an
+interpreter that can import HolisticTraceAnalysis, which then analyzes the same files. The commands
+take turns, and figures are medians. Memory is the largest resident set of a process, also as a
+multiple of the largest file, uncompressed. A command that exceeds the limit is killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +39,12 @@ traces = [read_rank_trace(path, only_file=False) for path in sorted(Path(sys.arg
 HTA = """
 import sys
 from hta.trace_analysis import TraceAnalysis
-TraceAnalysis(trace_dir=sys.argv[1])
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+analysis.get_temporal_breakdown(visualize=False)
+try:
+    analysis.get_potential_stragglers()
+except ValueError as error:
+    print(f"no stragglers: {error}")
 """
 _HEAD = """{
   "schemaVersion": 1,
@@ -103,18 +113,15 @@ class Measurement:
     said: str
 
 
-def write_rank(path: Path, rank: int, ranks: int, size: int) -> int:
-    """Write the trace of one rank with at least `size` bytes, and return its number of events."""
-    events = step = 0
+def write_rank(path: Path, rank: int, ranks: int, size: int) -> None:
+    """Write the trace of one rank with at least `size` bytes."""
+    step = 0
     with path.open("w") as file:
         written = file.write(_HEAD % (rank, ranks))
         while written < size:
-            for text in _generate_step(step, rank):
-                written += file.write(text)
-                events += text.count('"ph"')
+            written += sum(file.write(text) for text in _generate_step(step, rank))
             step += 1
         file.write(_TAIL)
-    return events + 1
 
 
 def _generate_step(step: int, rank: int) -> Iterator[str]:
@@ -172,38 +179,69 @@ def measure(words: list[str], limit_s: float) -> Measurement:
     )
 
 
+def generate(gigabytes: Sequence[float], ranks: int, scratch: Path) -> Iterator[Path]:
+    """Write the traces of all ranks for every size, and yield their folders."""
+    for size in gigabytes:
+        folder = scratch / f"{ranks}x{size:g}GB"
+        folder.mkdir()
+        for rank in range(ranks):
+            write_rank(folder / f"rank{rank}.json", rank, ranks, int(size * 1e9))
+        yield folder
+
+
+def measure_size(file: Path) -> int:
+    """Return the bytes of a file, uncompressed."""
+    if file.suffix != ".gz":
+        return file.stat().st_size
+    with gzip.open(file) as content:
+        return sum(len(chunk) for chunk in iter(lambda: content.read(1 << 20), b""))
+
+
+def report(folder: Path, hta: Path | None, limit_s: float, repeat: int) -> None:
+    """Print one line per tool."""
+    sizes = [measure_size(file) for file in folder.iterdir()]
+    print(f"{folder.name}: {len(sizes)} x {max(sizes) / 1e6:.1f} MB", flush=True)
+    tools = {
+        "read": [sys.executable, "-c", READ, str(folder)],
+        "analyze": [sys.executable, "-m", "laggard", "analyze", "--no-report", str(folder)],
+    }
+    if hta is not None:
+        tools["HTA"] = [str(hta), "-c", HTA, str(folder)]
+    used = [{name: measure(words, limit_s) for name, words in tools.items()} for _ in range(repeat)]
+    for name in tools:
+        wall_s, processor_s, peak_bytes = (
+            statistics.median(getattr(each[name], key) for each in used)
+            for key in ("wall_s", "processor_s", "peak_bytes")
+        )
+        failed = next((each[name].said for each in used if each[name].said), "")
+        print(
+            f"  {name}: {wall_s:.1f} s, processor {processor_s:.1f} s, memory"
+            f" {peak_bytes / 2**20:.0f} MiB ({peak_bytes / max(sizes):.2f} x)"
+            + (f", failed: {failed}" if failed else ""),
+            flush=True,
+        )
+
+
 def main() -> None:
-    """Print one line per size and tool."""
+    """Print one line per trace and tool."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[0.5, 5.0])
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--hta", type=Path)
+    parser.add_argument("--published", type=Path)
+    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--limit", type=float, default=3600.0)
     parser.add_argument("--scratch", type=Path)
     given = parser.parse_args()
-    for gigabytes in given.gigabytes:
-        with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
-            files = [Path(scratch) / f"rank{rank}.json" for rank in range(given.ranks)]
-            events = [
-                write_rank(file, rank, given.ranks, int(gigabytes * 1e9))
-                for rank, file in enumerate(files)
-            ]
-            largest = max(file.stat().st_size for file in files)
-            print(f"{given.ranks} x {largest / 1e9:.2f} GB, {sum(events)} events", flush=True)
-            tools = {
-                "read": [sys.executable, "-c", READ, scratch],
-                "analyze": [sys.executable, "-m", "laggard", "analyze", "--no-report", scratch],
-            }
-            if given.hta is not None:
-                tools["HTA"] = [str(given.hta), "-c", HTA, scratch]
-            for name, words in tools.items():
-                used = measure(words, given.limit)
-                print(
-                    f"  {name}: {used.wall_s:.1f} s, processor {used.processor_s:.1f} s, memory"
-                    f" {used.peak_bytes / 2**30:.2f} GiB ({used.peak_bytes / largest:.2f} x)"
-                    + (f", failed: {used.said}" if used.said else ""),
-                    flush=True,
-                )
+    with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
+        folders = generate(given.gigabytes, given.ranks, Path(scratch))
+        if given.published is not None:
+            writer = Path(__file__).with_name("published_traces.py")
+            subprocess.run([sys.executable, writer, given.published, scratch], check=True)
+            folders = iter(sorted(Path(scratch).iterdir()))
+        for folder in folders:
+            report(folder, given.hta, given.limit, given.repeat)
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

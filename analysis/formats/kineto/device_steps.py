@@ -74,9 +74,7 @@ def build_device_step(
     work = classify_host_work(host, steps.thread, steps.encloses_step(host))
     calls = inside.where(np.isin(inside.category, _CALLS) & (inside.correlation >= 0))
     device, launched = events.launched_by(calls)
-    communicates = np.array(
-        [is_collective_kernel(name) for name in device.name.tolist()], dtype=np.bool_
-    )
+    communicates = device.name.matches(is_collective_kernel)
     kernels = device.where(~communicates)
     named = _classify_kernels(kernels, launched[~communicates], work)
     # Whole phases, with the idle times of the device in them.

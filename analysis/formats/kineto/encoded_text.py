@@ -6,7 +6,7 @@ more memory than the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -60,6 +60,12 @@ class EncodedText:
     def tolist(self) -> list[str]:
         """Return all texts; equal ones are the same object."""
         return list(self)
+
+    def matches(self, predicate: Callable[[str], bool]) -> BoolArray:
+        """Return a mask of the rows whose texts fulfill a condition, [N]."""
+        used, places = np.unique(self.codes, return_inverse=True)
+        found = np.array([predicate(self.words[code]) for code in used.tolist()], dtype=np.bool_)
+        return found[places]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> TextArray:
         """Return a plain array, which is as wide as the longest text in it."""

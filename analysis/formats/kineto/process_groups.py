@@ -96,7 +96,8 @@ def parse_group_label(arguments: Mapping[str, object], operation: str = "") -> G
         arguments: arguments of the event.
         operation: name of the event.
     """
-    name, ranks, size, kind = (arguments.get(key) for key in (_NAME, _RANKS, _SIZE, _KIND))
+    name, ranks = arguments.get(_NAME), arguments.get(_RANKS)
+    size, kind = arguments.get(_SIZE), arguments.get(_KIND)
     peer_in_group = _parse_operation_peer(arguments, operation)
     if name is None and ranks is None and size is None and kind is None and peer_in_group < 0:
         return None

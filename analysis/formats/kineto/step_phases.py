@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -108,8 +108,7 @@ def find_garbage_collections(events: ProfilerEvents, thread: int) -> tuple[Trace
 
 def is_garbage_collection(events: ProfilerEvents) -> BoolArray:
     """Return a mask of the garbage collections of Python."""
-    names = events.name.tolist()
-    return np.array([bool(GARBAGE_COLLECTION.match(name)) for name in names], dtype=np.bool_)
+    return events.name.matches(lambda name: GARBAGE_COLLECTION.match(name) is not None)
 
 
 def cut_out(work: Sequence[TraceSpan], holes: Sequence[TraceSpan]) -> tuple[TraceSpan, ...]:
@@ -219,7 +218,7 @@ def merge_adjacent(
     spans: list[TraceSpan] = []
     for phase, start, end in named:
         if spans and spans[-1].phase is phase and start - spans[-1].end_ns <= max_gap_ns:
-            spans[-1] = replace(spans[-1], end_ns=max(spans[-1].end_ns, end))
+            spans[-1] = spans[-1].move(spans[-1].start_ns, max(spans[-1].end_ns, end))
         else:
             spans.append(TraceSpan(phase, start, end))
     return tuple(spans)

@@ -19,7 +19,7 @@ from laggard.analysis.formats.registry import detect_format, open_run
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.analysis.tables.timelines.build_timeline import build_timeline
 from laggard.analysis.tables.write_run import write_run
-from laggard.core.span_schema import Lane, Phase
+from laggard.core.span_schema import NO_GROUP, Lane, Phase
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SLEEP_S = 0.15
@@ -114,7 +114,9 @@ def test_real_collectives_meet_and_the_sleeper_is_waited_for(profiled: Path) -> 
     timeline = build_timeline(run)
     assert timeline.member.all()
     gradients = run.spans.where(
-        (run.spans.lane == Lane.MAIN) & (run.spans.phase == Phase.COMM.code)
+        (run.spans.lane == Lane.MAIN)
+        & (run.spans.phase == Phase.COMM.code)
+        & (run.spans.group != NO_GROUP)
     )
     assert {4 * told(profiled, 0)["parameters"]} <= set(gradients.bytes.tolist())
     for step in np.unique(gradients.step).tolist():

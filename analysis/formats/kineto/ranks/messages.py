@@ -7,6 +7,7 @@ sends block. Messages also show the stages of a pipeline.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -195,15 +196,17 @@ class MatchedMessages:
 
     def _list_exchanges(self, rank: int, step: StepTrace) -> Iterator[Exchange]:
         counts: dict[tuple[int, int], int] = {}
+        if not any(each.messages for each in step.collectives):
+            return
         waited_until = [0]
         for each in step.collectives:
             exposed = _find_exposed(step, each)
             work_end_ns = find_work_end(step.work, each.start_ns)
-            ended = (end for end in waited_until if end <= each.start_ns + MIN_OVERLAP_NS)
-            ready_ns = max(work_end_ns, *ended)
+            ended = bisect_right(waited_until, each.start_ns + MIN_OVERLAP_NS)
+            ready_ns = max(work_end_ns, waited_until[max(ended - 1, 0)])
             ready_ns = min(ready_ns or each.start_ns, each.start_ns)
             if exposed.end_ns > exposed.start_ns:
-                waited_until.append(exposed.end_ns)
+                insort(waited_until, exposed.end_ns)
             if not each.messages:
                 continue
             sends: list[RankMessage] = []

@@ -87,10 +87,7 @@ def shift_step(step: RankStep, by_ns: int) -> RankStep:
     """
     if not by_ns:
         return step
-    spans = tuple(
-        replace(span, start_ns=span.start_ns + by_ns, end_ns=span.end_ns + by_ns)
-        for span in step.spans
-    )
+    spans = tuple(span.move(span.start_ns + by_ns, span.end_ns + by_ns) for span in step.spans)
     return replace(step, start_ns=step.start_ns + by_ns, end_ns=step.end_ns + by_ns, spans=spans)
 
 

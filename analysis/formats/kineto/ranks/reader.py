@@ -34,6 +34,7 @@ from laggard.analysis.formats.kineto.ranks.rank_files import MAX_LISTED, RankRec
 from laggard.analysis.formats.kineto.ranks.synchronizations import (
     Synchronization,
     find_end_ns,
+    find_own_transfers,
     find_synchronizations,
     number_groups,
     plan_partition,
@@ -161,13 +162,21 @@ def _convert_steps(
         if each.group is not None
     )
     first_message = max(used, default=-1) + 1
+    transfers = find_own_transfers(steps, found, clocks)
     converted = []
     for place, (rank, own) in enumerate(steps.items()):
         for number, step in own.items():
             exchanged = (
                 messages.list_spans(rank, number, first_message) if messages.are_known else ()
             )
-            on_own_clock = to_rank_step(step, place, found[rank, number], numbers, exchanged)
+            on_own_clock = to_rank_step(
+                step,
+                place,
+                found[rank, number],
+                numbers,
+                transfers.get((rank, number), {}),
+                exchanged,
+            )
             converted.append(_correct_step(on_own_clock, clocks.offsets[rank]))
     return converted
 

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.analysis.formats.import_run.clock_offsets import ClockAlignment
 from laggard.analysis.formats.import_run.imported_run import RankStep
 from laggard.analysis.formats.import_run.main_lane import (
+    MIN_OVERLAP_NS,
     TraceSpan,
     build_main_lane,
     split_exposed,
@@ -184,11 +186,59 @@ def number_groups(
     return numbers
 
 
+OwnTransfers = Mapping[tuple[GroupKey | None, int], int]
+"""Nanoseconds of one rank in one step, by process group and number of the synchronization."""
+
+
+def find_own_transfers(
+    steps: RankSteps,
+    synchronizations: Mapping[tuple[int, int], Sequence[Synchronization]],
+    clocks: ClockAlignment,
+) -> Mapping[tuple[int, int], OwnTransfers]:
+    """Return for how long each rank waits only for transfers, by rank and step.
+
+    A rank that launches a collective and works on does not hold up the others: the transfer begins
+    when the last rank has launched it. So a rank waits for others only as long as this launch was
+    later than its own; before that, it waits for the transfer. The part of the transfer for which
+    all ranks wait is left out.
+
+    Args:
+        steps: steps of every rank.
+        synchronizations: synchronizations by rank and step.
+        clocks: offsets of the ranks' clocks.
+    """
+    times: dict[tuple[int, GroupKey, int], dict[int, tuple[int, int, int]]] = {}
+    for (rank, step), found in synchronizations.items():
+        trace, correct = steps[rank][step], clocks.offsets[rank].correct
+        for each in found:
+            if each.group is not None:
+                end_ns = find_end_ns(trace, each)
+                needed_ns = trace.busy.exposed_from(each.launch_ns, end_ns)
+                own = times.setdefault((step, each.group, each.number), {})
+                own[rank] = correct(each.launch_ns), correct(needed_ns), correct(end_ns)
+    found_ns: dict[tuple[int, int], dict[tuple[GroupKey | None, int], int]] = {}
+    for (step, group, number), own in times.items():
+        last_ns = max(launch_ns for launch_ns, _, _ in own.values())
+        transfer_ns = min(end_ns for _, _, end_ns in own.values()) - last_ns
+        exposed = {
+            rank: max(launch_ns + transfer_ns - needed_ns, 0)
+            for rank, (launch_ns, needed_ns, _) in own.items()
+        }
+        common_ns = min(exposed.values())
+        for rank, exposed_ns in exposed.items():
+            # A rank that left before the last one came, such as the root of a broadcast, shows
+            # no transfer.
+            if transfer_ns > 0 and exposed_ns - common_ns > MIN_OVERLAP_NS:
+                found_ns.setdefault((rank, step), {})[group, number] = exposed_ns - common_ns
+    return found_ns
+
+
 def to_rank_step(
     trace: StepTrace,
     rank: int,
     synchronizations: Sequence[Synchronization],
     numbers: Mapping[GroupKey, int],
+    transfers: OwnTransfers,
     messages: Iterable[TraceSpan] = (),
 ) -> RankStep:
     """Convert one step of one rank to spans.
@@ -201,6 +251,7 @@ def to_rank_step(
         rank: number of the rank in the run.
         synchronizations: synchronizations of the step.
         numbers: number of the first synchronization of each group.
+        transfers: for how long the rank waits only for transfers.
         messages: posts and waits of messages; without them, messages have no number.
     """
     waits: list[TraceSpan] = list(messages)
@@ -210,7 +261,11 @@ def to_rank_step(
         number = NO_GROUP if each.group is None else numbers[each.group] + each.number
         exposed, *hidden = split_exposed(_to_wait(trace, each, number), trace.busy)
         if not (is_matched and each.collectives[0].messages):
-            waits.append(exposed)
+            own_ns = transfers.get((each.group, each.number), 0)
+            begins_ns = min(exposed.start_ns + own_ns, exposed.end_ns)
+            if own_ns:
+                waits.append(TraceSpan(Phase.COMM, exposed.start_ns, begins_ns))
+            waits.append(exposed.move(begins_ns, exposed.end_ns))
         if len(each.collectives) > 1 or hidden:
             background += [
                 TraceSpan(

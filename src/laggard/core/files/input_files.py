@@ -25,7 +25,7 @@ MAX_DOCUMENT_BYTES = 64 << 20
 MAX_TRACE_BYTES = 16 << 30
 """Largest trace file of another tool, in bytes, also after decompression. It is read in chunks."""
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 """Size of the chunks in which a trace file is read."""
 
 _MAX_DIGITS = 25
