@@ -118,7 +118,6 @@ HEAVY = (
     "matplotlib",
     "sklearn",
     "scipy",
-    "ruptures",
 )
 
 
