@@ -116,7 +116,7 @@ def iterate_kept_spans(run: RunData, until: int | None = None) -> Iterator[SpanC
         if until is not None:
             kept &= spans.step <= until
         if kept.any():
-            yield (spans if kept.all() else spans.where(kept)).ordered()
+            yield spans.where(kept).ordered()
 
 
 def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
