@@ -119,7 +119,6 @@ HEAVY = (
     "matplotlib",
     "sklearn",
     "scipy",
-    "ruptures",
 )
 
 

@@ -93,7 +93,7 @@ def find_async_causes(
             if work.seconds[usable, rank][:, codes].sum() >= MIN_MAKESPAN_SHARE * makespan_s:
                 moved = drift(rank_timeline.ready_s[usable])
                 steady = replace(series, own=series.own - moved)
-                levels = measure_series_levels(steady)
+                (levels,) = measure_series_levels([steady])
                 local += find_series_causes(steady, levels, family.name, rank)
         found += _add_transfer_causes(
             local, rank_timeline, work.counted[: len(rank_timeline), rank], rank, makespan_s
@@ -183,7 +183,8 @@ def _add_transfer_causes(
         return local
     own = compute_log_ratio(seconds, np.full(len(seconds), usual_transfer_s(rank_timeline)))
     series = LogRatioSeries(own, np.zeros(len(own)), usable, 0.0)
-    found = find_series_causes(series, measure_series_levels(series), NETWORK.name, rank)
+    (levels,) = measure_series_levels([series])
+    found = find_series_causes(series, levels, NETWORK.name, rank)
     marked = list(local)
     for cause in (each for each in found if each.kind == "dynamic"):
         culprits = [i for i, c in enumerate(marked) if is_starving(c, cause.first, cause.last)]

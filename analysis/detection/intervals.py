@@ -1,18 +1,19 @@
 """Slow intervals of one series of log ratios: change points, levels and thresholds.
 
-Change points come from kernel change-point detection (Arlot, Celisse and Harchaoui, JMLR 2019)
-with the linear kernel, as implemented by ruptures. The penalty is 4 ln n on the series in units of
-its noise. Spikes are clipped first, so that heavy tails do not appear as changes.
+Change points come from `change_points.py`, on the series in units of its noise. Spikes are clipped
+first, so that heavy tails do not appear as changes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from laggard.analysis.detection.change_points import find_change_points
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 
 # The definition of slow: the ratio, for so many steps, with such a robust z.
@@ -23,9 +24,6 @@ MIN_SCALE = 0.02
 MERGE_RATIO = 0.5
 CLIP_SIGMAS = 3.0
 MEDIAN_WINDOW = 9
-# Change points are searched in chunks of this many steps. A chunk's border counts as a change
-# point too; adjacent slow segments are joined later.
-_CHUNK = 4000
 TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
 # The distance from the median to a quartile, in standard deviations.
@@ -136,19 +134,37 @@ def estimate_noise_sigma(values: FloatArray) -> float:
 
 
 def segment_series(values: FloatArray) -> Levels:
-    """Cut a series of log ratios where its level changes.
+    """Cut a series of log ratios where its level changes (see `segment_all`)."""
+    (levels,) = segment_all([values])
+    return levels
+
+
+def segment_all(series: Sequence[FloatArray]) -> Iterator[Levels]:
+    """Cut several series of log ratios where their levels change.
 
     Args:
-        values: log ratio per step, [N], without gaps.
+        series: log ratios per step, [N] each, without gaps.
 
-    Returns:
-        Segments that cover the series, and its noise. Change points are at least ten steps apart
+    Yields:
+        Segments that cover each series, and its noise. Change points are at least ten steps apart
         before they are refined.
     """
-    sigma = estimate_noise_sigma(values)
+    sigmas = [estimate_noise_sigma(values) for values in series]
+    scaled = (
+        _clip_spikes(values, sigma) / sigma for values, sigma in zip(series, sigmas, strict=True)
+    )
+    found = find_change_points(scaled, MIN_STEPS)
+    for values, sigma, points in zip(series, sigmas, found, strict=True):
+        yield _measure_levels(values, sigma, points)
+
+
+def _clip_spikes(values: FloatArray, sigma: float) -> FloatArray:
     smooth = running_median(values)
-    clipped = smooth + np.clip(values - smooth, -CLIP_SIGMAS * sigma, CLIP_SIGMAS * sigma)
-    bounds = refine_bounds(values, [0, *_find_change_points(clipped / sigma), len(values)])
+    return smooth + np.clip(values - smooth, -CLIP_SIGMAS * sigma, CLIP_SIGMAS * sigma)
+
+
+def _measure_levels(values: FloatArray, sigma: float, points: list[int]) -> Levels:
+    bounds = refine_bounds(values, [0, *points, len(values)])
     segments = tuple(measure_segment(values, a, b - 1) for a, b in pairwise(bounds) if b > a)
     jitter = sigma * math.sqrt(math.pi / 2.0 / MIN_STEPS)
     scatter = _estimate_scatter(values, segments)
@@ -187,23 +203,6 @@ def refine_bounds(values: FloatArray, bounds: list[int]) -> list[int]:
         loss = np.concatenate([[0.0], np.cumsum(gain)])
         moved[index] += int(np.argmin(loss)) - reach
     return moved
-
-
-def _find_change_points(values: FloatArray) -> list[int]:
-    from ruptures import KernelCPD
-
-    count = len(values)
-    # The values are in units of the noise, so this is the penalty of the module's description.
-    penalty = 4.0 * math.log(max(count, 2))
-    points: list[int] = []
-    for begin in range(0, count, _CHUNK):
-        chunk = values[begin : begin + _CHUNK]
-        if begin:
-            points.append(begin)
-        if len(chunk) >= 2 * MIN_STEPS:
-            detector = KernelCPD(kernel="linear", min_size=MIN_STEPS, jump=1).fit(chunk[:, None])
-            points += [begin + int(p) for p in detector.predict(pen=penalty)[:-1]]
-    return points
 
 
 def _estimate_scatter(values: FloatArray, segments: tuple[Segment, ...]) -> float:

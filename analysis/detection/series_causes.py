@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from laggard.analysis.detection.intervals import (
     find_slow_intervals,
     is_steadily_raised,
     measure_segment,
-    segment_series,
+    segment_all,
     to_mask,
 )
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
@@ -55,10 +56,12 @@ class SeriesLevels:
     baseline: float
 
 
-def measure_series_levels(series: LogRatioSeries) -> SeriesLevels:
-    """Cut a series where its level changes, and find its normal level."""
-    levels = segment_series(series.own)
-    return SeriesLevels(levels, find_baseline_level(levels, -float(np.median(series.to_fleet))))
+def measure_series_levels(series: Sequence[LogRatioSeries]) -> list[SeriesLevels]:
+    """Cut each series where its level changes, and find its normal level."""
+    return [
+        SeriesLevels(levels, find_baseline_level(levels, -float(np.median(each.to_fleet))))
+        for each, levels in zip(series, segment_all([each.own for each in series]), strict=True)
+    ]
 
 
 def find_series_causes(

@@ -12,7 +12,7 @@ import numpy as np
 
 from laggard.analysis.detection.intervals import MIN_STEPS, running_median
 from laggard.analysis.findings.analysis_result import AnalysisResult
-from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
+from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.files.input_files import JsonDocument
 from laggard.core.span_schema import Lane, Phase
@@ -45,7 +45,7 @@ def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, JsonDocum
 def summarize_ranks(run: RunData, analysis: AnalysisResult) -> Sequence[RankValues]:
     """Return the time split, waits, overlap and scores of every rank, in rank order."""
     split = analysis.time_split.parts
-    communicated_s, overlapped_s = _measure_overlap(run)
+    communicated_s, overlapped_s = run.memoize(_measure_overlap)
     waits = analysis.observed_waits
     summaries: list[RankValues] = []
     for rank, host in enumerate(analysis.hosts):
@@ -82,17 +82,22 @@ def _measure_overlap(run: RunData) -> tuple[FloatArray, FloatArray]:
     """Return each rank's seconds with communication, and those in which it computed meanwhile."""
     communicated, exposed = np.zeros(run.world_size), np.zeros(run.world_size)
     for spans in run.spans.parts():
-        rows = spans.where((spans.phase == Phase.COMM.code) & (spans.start_ns >= 0))
-        blocking = rows.where(rows.lane == Lane.MAIN)
-        exposed += np.bincount(blocking.rank, blocking.dur_ns * 1e-9, run.world_size)
-        for rank in np.unique(rows.rank).tolist():
-            communicated[rank] += _sum_union_s(rows.where(rows.rank == rank))
+        rows = np.flatnonzero((spans.phase == Phase.COMM.code) & (spans.start_ns >= 0))
+        rank, start_ns, dur_ns = spans.rank[rows], spans.start_ns[rows], spans.dur_ns[rows]
+        blocking = spans.lane[rows] == Lane.MAIN
+        exposed += np.bincount(rank[blocking], dur_ns[blocking] * 1e-9, run.world_size)
+        communicated += _sum_union_ns(rank, start_ns, dur_ns, run.world_size) * 1e-9
     return communicated, np.maximum(communicated - exposed, 0.0)
 
 
-def _sum_union_s(spans: SpanColumns) -> float:
-    """Return the seconds that spans cover together, which may overlap."""
-    order: IntArray = np.argsort(spans.start_ns, kind="stable")
-    starts, ends = spans.start_ns[order], np.maximum.accumulate(spans.end_ns[order])
-    before = np.concatenate([starts[:1], ends[:-1]])
-    return float(np.maximum(ends - np.maximum(starts, before), 0).sum()) * 1e-9
+def _sum_union_ns(rank: IntArray, start_ns: IntArray, dur_ns: IntArray, world: int) -> IntArray:
+    """Return the nanoseconds that the spans of each rank cover together, [W]; they may overlap."""
+    union_ns = np.zeros(world, dtype=np.int64)
+    order = np.lexsort((start_ns, rank))
+    rank, start_ns, end_ns = rank[order], start_ns[order], (start_ns + dur_ns)[order]
+    firsts = np.flatnonzero(np.diff(rank, prepend=-1))
+    for first, last in zip(firsts, np.append(firsts, len(rank))[1:], strict=True):
+        starts, ends = start_ns[first:last], np.maximum.accumulate(end_ns[first:last])
+        before = np.concatenate([starts[:1], ends[:-1]])
+        union_ns[rank[first]] = np.maximum(ends - np.maximum(starts, before), 0).sum()
+    return union_ns

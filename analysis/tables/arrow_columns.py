@@ -103,8 +103,9 @@ def to_array(table: pa.Table, name: str, path: Path) -> npt.NDArray[Any]:
     if pa.types.is_string(column.type):
         require_short_texts(column, name, path)
         return np.asarray(pc.fill_null(column, "").to_pylist(), dtype=np.str_)
-    filled = pc.fill_null(column, False if pa.types.is_boolean(column.type) else 0)
-    values: npt.NDArray[Any] = filled.to_numpy()
+    if column.null_count:
+        column = pc.fill_null(column, False if pa.types.is_boolean(column.type) else 0)
+    values: npt.NDArray[Any] = column.to_numpy()
     if values.dtype == np.bool_:
         return values
     values = values.astype(np.int64)
@@ -130,11 +131,11 @@ def require_short_texts(column: pa.ChunkedArray, name: str, path: Path) -> None:
 
 def _require_bounds(values: npt.NDArray[Any], name: str, path: Path) -> None:
     least, most = BOUNDS.get(name, _OTHER_BOUNDS)
-    outside = np.flatnonzero((values < least) | (values > most))
-    if len(outside):
+    if values.min(initial=least) < least or values.max(initial=most) > most:
+        row = int(np.flatnonzero((values < least) | (values > most))[0])
         raise RunFolderError(
-            f"{path}: row {outside[0]}, column {name}: {values[outside[0]]} is not between {least}"
-            f" and {most} — copy the file again"
+            f"{path}: row {row}, column {name}: {values[row]} is not between {least} and {most} —"
+            " copy the file again"
         )
 
 

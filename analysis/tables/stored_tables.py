@@ -5,9 +5,10 @@ The next part is read while the current one is processed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -100,15 +101,23 @@ class TableFile:
         )
         return max((int(each.max(initial=-1)) for each in ranks), default=-1)
 
-    def iterate_tables(self) -> Iterator[pa.Table]:
-        """Yield each row group while the next one is read in a thread."""
+    def iterate_columns(self, convert: Callable[[pa.Table, Path], _T]) -> Iterator[_T]:
+        """Yield the columns of each row group while the next one is read in a thread.
+
+        Args:
+            convert: conversion of a table; called in the thread too.
+        """
+
+        def read_columns(number: int) -> _T:
+            return convert(self.read([number]), self.path)
+
         with ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(self.read, [0]) if self.groups else None
+            coming = reader.submit(read_columns, 0) if self.groups else None
             for number in range(1, len(self.groups) + 1):
                 assert coming is not None
-                table = coming.result()
-                coming = reader.submit(self.read, [number]) if number < len(self.groups) else None
-                yield table
+                columns = coming.result()
+                coming = reader.submit(read_columns, number) if number < len(self.groups) else None
+                yield columns
 
     def _open(self) -> tuple[pq.ParquetFile, tuple[RowGroup, ...]]:
         import pyarrow as pa
@@ -192,8 +201,8 @@ class StoredSpans(_StoredColumns, SpanColumns):
 
     def parts(self) -> Iterator[Self]:
         """See `Columns.parts`."""
-        tables = (to_span_columns(table, self._file.path) for table in self._file.iterate_tables())
-        return cast("Iterator[Self]", split_at_steps(tables))
+        columns = self._file.iterate_columns(to_span_columns)
+        return cast("Iterator[Self]", split_at_steps(columns))
 
     def first(self, count: int) -> Self:
         """See `Columns.first`."""
@@ -251,10 +260,8 @@ class StoredSteps(_StoredColumns, StepColumns):
 
     def parts(self) -> Iterator[Self]:
         """See `Columns.parts`."""
-        tables = (
-            to_columns(StepColumns, table, self._file.path) for table in self._file.iterate_tables()
-        )
-        return cast("Iterator[Self]", split_at_steps(tables))
+        columns = self._file.iterate_columns(partial(to_columns, StepColumns))
+        return cast("Iterator[Self]", split_at_steps(columns))
 
     def first(self, count: int) -> Self:
         """See `Columns.first`."""

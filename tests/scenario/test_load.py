@@ -438,7 +438,7 @@ import sys
 from pathlib import Path
 from laggard.scenario.load import load_scenario
 load_scenario(Path(sys.argv[1]))
-heavy = {"torch", "pandas", "pyarrow", "matplotlib", "scipy", "ruptures", "enoslib", "ansible"}
+heavy = {"torch", "pandas", "pyarrow", "matplotlib", "scipy", "enoslib", "ansible"}
 sys.exit(", ".join(sorted(heavy & set(sys.modules))) or 0)
 """
 

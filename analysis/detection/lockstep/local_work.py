@@ -53,7 +53,8 @@ class LocalWorkDetector:
         if len(usable) < 2 * MIN_STEPS:
             return (*found, *find_few_step_causes(work, ranks, usable))
         series = {rank: self._build_series(run, work, rank, usable) for rank in ranks}
-        levels = {rank: measure_series_levels(each) for rank, each in series.items()}
+        measured = measure_series_levels(list(series.values()))
+        levels = dict(zip(series, measured, strict=True))
         steady = {
             rank: find_series_causes(each, levels[rank], self.family.name, rank)
             for rank, each in series.items()

@@ -174,9 +174,10 @@ def collect_intervals(run: RunData, spans: SpanColumns) -> dict[palette.Paint, I
     waits = main.start_ns + compute_wait_ns(run, main)
     intervals: dict[palette.Paint, list[IntervalColumns]] = {paint: [] for paint in STACK_ORDER}
     intervals[palette.WAIT].append((main.rank, main.start_ns, waits))
+    ends = main.end_ns
     for phase, paint in palette.PHASES.items():
-        rows = main.phase == phase.code
-        intervals[paint].append((main.rank[rows], waits[rows], main.end_ns[rows]))
+        rows = np.flatnonzero(main.phase == phase.code)
+        intervals[paint].append((main.rank[rows], waits[rows], ends[rows]))
     intervals[palette.BACKGROUND_TRANSFER] = [
         _collect_transfers(run, whole.where(whole.lane == lane))
         for lane in (Lane.BUCKETS, Lane.BACKGROUND)

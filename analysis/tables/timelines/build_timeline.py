@@ -116,7 +116,7 @@ def iterate_kept_spans(run: RunData, until: int | None = None) -> Iterator[SpanC
         if until is not None:
             kept &= spans.step <= until
         if kept.any():
-            yield (spans if kept.all() else spans.where(kept)).ordered()
+            yield spans.where(kept).ordered()
 
 
 def build_part(spans: SpanColumns, world: int) -> TimelineChunk:
@@ -459,8 +459,11 @@ class TimelineBuilder:
 
 
 def _assemble_steps(parts: dict[int, npt.NDArray[_N]], shape: tuple[int, int]) -> npt.NDArray[_N]:
-    """Assemble parts, by the index of their first step, into one array; the rest is 0."""
-    whole = np.zeros(shape, dtype=next(iter(parts.values())).dtype)
+    """Assemble parts, by the index of their first step, into one array; the rest is 0.
+
+    The values of one rank are adjacent in memory, since they are read rank by rank.
+    """
+    whole = np.zeros(shape, dtype=next(iter(parts.values())).dtype, order="F")
     for first, part in parts.items():
         whole[first : first + len(part)] = part
     return whole
