@@ -1,4 +1,4 @@
-"""What a parameter server is told, and what it does: gradients, updates and answers; pure.
+"""Gradients that a parameter server receives, and its reactions: updates and answers; pure.
 
 A worker's clock is the number of the step that it is in. The worker pushes the gradient of its
 clock, then waits for an answer: the model and its next clock. A rule receives the pushes one after
