@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
 from laggard.core.span_schema import Lane
+from laggard.workloads.datasets import digits
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.output.worker_output import read_lines
@@ -112,24 +117,66 @@ def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: Trained,
 def test_gossip_receives_a_model_of_every_neighbour_in_each_step(
     trained: Trained,
 ) -> None:
+    """A model that comes early is received in the step before the one that needs it."""
     spans = trained("gossip").table("spans")
-    comm = spans[(spans.phase == "comm") & (spans.bytes > 0)]
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
-    assert set(comm.bytes) == {2 * state.bytes}
-    assert (comm.groupby("rank").step.nunique() >= 295).all()
+    comm = spans[(spans.phase == "comm") & (spans.bytes > 0)]
+    assert set(comm.bytes % state.bytes) == {0}
+    for _, of_rank in spans.groupby("rank"):
+        steps = of_rank.step.nunique()
+        received = of_rank[of_rank.phase == "comm"].bytes.sum() / state.bytes
+        assert steps >= 295
+        assert abs(received - 2 * steps) <= 4
 
 
 @pytest.mark.parametrize("graph", ["ring", pytest.param("complete", marks=pytest.mark.long)])
-def test_hop_without_slack_is_gossip_bit_for_bit(train: Train, graph: str) -> None:
-    workload = {**DIGITS, **RARELY, "batch_size": 97, "stop": {"steps": 20}}
-    gossip = train({**workload, "strategy": {"name": "gossip", "graph": graph}}, 4).table("steps")
-    strategy = {"name": "hop", "graph": graph, "staleness": 0, "backups": 0, "skip": 0}
-    hop = train({**workload, "strategy": strategy}, 4).table("steps")
-    both = gossip.merge(hop, on=["rank", "step"])
-    assert len(both) >= 60
-    np.testing.assert_array_equal(both.loss_x, both.loss_y)
-    assert (hop.staleness == 0).all()
-    assert (hop.skipped == 0).all()
+@pytest.mark.parametrize("name", ["gossip", "hop"])
+def test_without_slack_it_is_the_recursion_of_d_psgd(train: Train, graph: str, name: str) -> None:
+    """x_i <- (sum over j of W_ij x_j) - lr * g_i(x_i), with equal weights in both graphs of four;
+    here with heavy-ball momentum in place of g_i."""
+    slack = {"staleness": 0, "backups": 0, "skip": 0} if name == "hop" else {}
+    strategy = {"name": name, "graph": graph, **slack}
+    optimizer = {"lr": 0.05, "momentum": 0.8}
+    workload = {**DIGITS, **RARELY, "batch_size": 97, "optimizer": optimizer, "stop": {"steps": 20}}
+    steps = train({**workload, "strategy": strategy}, 4).table("steps")
+    expected = d_psgd(steps=20, world=4, batch_size=97, momentum=0.8, ring=graph == "ring")
+    assert len(steps) >= 60
+    for step, rank, loss in zip(steps.step, steps["rank"], steps.loss, strict=True):
+        if step < 20:
+            assert loss == pytest.approx(expected[rank, step], rel=1e-4)
+    assert (steps.staleness == 0).all()
+    assert (steps.skipped == 0).all()
+
+
+def d_psgd(*, steps: int, world: int, batch_size: int, momentum: float, ring: bool) -> np.ndarray:
+    """Losses of all ranks and steps, [W, S], computed by one process."""
+    data = digits.load()
+    inputs = torch.from_numpy(data.train_inputs).float() * data.scale + data.shift
+    labels = torch.from_numpy(data.train_labels)
+    partition = Partition(len(labels), batch_size, world, seed=1)
+    net = build_model("mlp", (1, 8, 8), 10, 1)
+    models = [nn.utils.parameters_to_vector(net.parameters()).detach()] * world
+    velocity = [torch.zeros_like(models[0])] * world
+    losses = np.empty((world, steps))
+    for step in range(steps):
+        moved = []
+        for rank in range(world):
+            nn.utils.vector_to_parameters(models[rank].clone(), net.parameters())
+            share = partition.share(step, rank)
+            summed = cross_entropy(
+                net(inputs[share.indices]), labels[share.indices], reduction="sum"
+            )
+            gradient = torch.autograd.grad(
+                summed * world / share.batch_size, list(net.parameters())
+            )
+            losses[rank, step] = summed.item() / len(share.indices)
+            beside = {rank - 1, rank, rank + 1} if ring else set(range(world))
+            mean = torch.stack([models[other % world] for other in beside]).mean(dim=0)
+            own = nn.utils.parameters_to_vector(gradient)
+            velocity[rank] = momentum * velocity[rank] + own
+            moved.append(mean - 0.05 * velocity[rank])
+        models = moved
+    return losses
 
 
 def test_hop_says_which_steps_were_left_out_and_how_old_models_were(

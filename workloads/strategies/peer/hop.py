@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import remove_key, write_value
 from laggard.core.rules.graph import Graph, find_neighbors
-from laggard.core.rules.hop import HopRule, HopStepEnd
+from laggard.core.rules.hop import HopBounds, HopRule, HopStepEnd
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
 from laggard.workloads.strategies.base.parameters import PeerParameters, RankProblem
@@ -118,20 +118,22 @@ class HopParameters(PeerParameters):
 
 
 class HopStrategy(RuleDrivenPeerStrategy):
-    """Worker of `hop`: x_i <- (weighted mean of available models) - lr * g_i(x_i before).
+    """Worker of `hop` and `gossip`: x_i <- (weighted mean of models) - lr * g_i(x_i before).
 
-    The mean includes the rank's own model. With no staleness and no backups the strategy is
-    `Gossip`, bit for bit. A rank that is behind all its neighbors skips steps; its gradient still
+    The mean includes the rank's own model. Without staleness and backups it is that of the matrix
+    W: x_i <- (sum over neighbors j of W_ij x_j) - lr * g_i, where W is symmetric and its rows sum
+    to 1. Models are sent before the gradient is computed, so they travel in the meantime. When a
+    rank is lost or joins, the graph is rebuilt from the present ranks. A rank that is behind all its neighbors skips steps; its gradient still
     counts. In `steps.parquet`, `staleness` is the age in steps of the oldest model in the average.
     After a skip it may be the age of the rank's own gradient.
 
     Args:
-        parameters: graph and bounds.
+        bounds: graph and bounds.
         context: training context of the rank.
     """
 
-    def __init__(self, parameters: HopParameters, context: TrainingContext) -> None:
-        self._rule: HopRule[torch.Tensor] = HopRule(context.rank, context.world_size, parameters)
+    def __init__(self, bounds: HopBounds, context: TrainingContext) -> None:
+        self._rule: HopRule[torch.Tensor] = HopRule(context.rank, context.world_size, bounds)
         super().__init__(context, self._rule)
         self._message_wait = MessageWait(self._peers, context.recorder)
         self._peers.join_handler = self

@@ -43,6 +43,20 @@ class HopBounds(Protocol):
 
 
 @dataclass(frozen=True)
+class NeighborBounds:
+    """Graph and bounds; the defaults are those of gossip, which waits for all neighbors.
+
+    Gossip is the D-PSGD of X. Lian et al., NIPS 2017. The attributes are those of `HopBounds`.
+    """
+
+    graph: Graph = "ring"
+    staleness: int = 0
+    backups: int = 0
+    skip: int = 0
+    max_iteration_gap: int = 1_000_000_000
+
+
+@dataclass(frozen=True)
 class StepNotice:
     """Message to a neighbor that a step has begun.
 
@@ -222,7 +236,7 @@ class HopRule(Generic[Model]):
         fresh = {
             rank: max(0, min(version, counted) - oldest + 1) for rank, version in versions.items()
         }
-        # Without this case rounding would make the sum differ from `Gossip`'s in the last bit.
+        # Without this case rounding would change the weights of gossip in the last bit.
         if all(fresh.get(rank) == window for rank in mixing):
             return mixing
         weights = {rank: mixing[rank] * parts for rank, parts in fresh.items()}

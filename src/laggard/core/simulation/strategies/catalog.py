@@ -9,6 +9,7 @@ from laggard.core.errors import InputError
 from laggard.core.rules.backup_workers import BackupWorkersRule
 from laggard.core.rules.bounded_staleness import BoundedStalenessRule
 from laggard.core.rules.graph import Graph
+from laggard.core.rules.hop import NeighborBounds
 from laggard.core.simulation.strategies.groups import (
     IndependentRanks,
     PartialReduceSimulation,
@@ -17,7 +18,7 @@ from laggard.core.simulation.strategies.lockstep import (
     simulate_all_reduce,
     simulate_hierarchical,
 )
-from laggard.core.simulation.strategies.neighbors import NeighborBounds, NeighborSimulation
+from laggard.core.simulation.strategies.neighbors import NeighborSimulation
 from laggard.core.simulation.strategies.server import ServerSimulation
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 

@@ -7,28 +7,12 @@ computation do not slow it down, because the share of a core is reserved for the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
-from laggard.core.rules.graph import Graph
-from laggard.core.rules.hop import HopRule
+from laggard.core.rules.hop import HopBounds, HopRule
 from laggard.core.simulation.event_training import EventTraining
 from laggard.core.simulation.message_flows import MessageFlows
 from laggard.core.simulation.training import SimulationInput
-
-
-@dataclass(frozen=True)
-class NeighborBounds:
-    """Limits on the distance between a rank and its neighbors; the defaults are those of gossip.
-
-    The attributes are those of `HopBounds`.
-    """
-
-    graph: Graph = "ring"
-    staleness: int = 0
-    backups: int = 0
-    skip: int = 0
-    max_iteration_gap: int = 1_000_000_000
 
 
 class NeighborSimulation(EventTraining):
@@ -39,7 +23,7 @@ class NeighborSimulation(EventTraining):
         bounds: graph and bounds.
     """
 
-    def __init__(self, sim_input: SimulationInput, bounds: NeighborBounds) -> None:
+    def __init__(self, sim_input: SimulationInput, bounds: HopBounds) -> None:
         super().__init__(sim_input)
         self._flows = MessageFlows(self.loop, sim_input.network)
         # The model itself does not matter here, only whether it has arrived.
