@@ -19,8 +19,9 @@ from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.reference import References
 from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
 from laggard.analysis.replay.lockstep.cause_removal import (
+    KeptShares,
     compute_kept_share,
-    find_deterministic_partner,
+    plan_kept_shares,
 )
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
@@ -80,47 +81,21 @@ def plan_async_removals(
             )
             continue
         codes = list(cause.spec.codes)
-        seconds = work.seconds[:steps, rank][:, codes]
-        usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
-        if cause.kind == "dynamic":
-            alone = compute_kept_share(seconds, usual, inside)
-            removals.append(_build_removal((index,), rank, rank_timeline, codes, alone))
-            partner = find_deterministic_partner(causes, cause)
-            if partner is not None:
-                fleet = references.fleet.of_rank(rank, codes)[:steps]
-                deterministic = compute_kept_share(usual, fleet, inside)
-                both = np.minimum(
-                    np.minimum(alone, deterministic), compute_kept_share(seconds, fleet, inside)
-                )
-                # `_build_removal` saves 1 - kept, so this is minus the overlap of the two effects.
-                removals.append(
-                    _build_removal(
-                        (partner, index),
-                        rank,
-                        rank_timeline,
-                        codes,
-                        2.0 - alone - deterministic + both,
-                    )
-                )
-            if cause.burdens_transfer is not None:
-                first, last = cause.burdens_transfer
-                burdened = (
-                    (np.arange(steps) >= first)
-                    & (np.arange(steps) <= last)
-                    & ~rank_timeline.warm_up
-                )
-                removals.append(_build_transfer_removal(index, rank, rank_timeline, burdened, 1.0))
-            continue
-        disturbed = np.zeros(steps, dtype=np.bool_)
-        for other in causes:
-            if other.kind == "dynamic" and (other.rank, other.family) == (rank, cause.family):
-                disturbed |= other.covers(steps)
-        fleet = references.fleet.of_rank(rank, codes)[:steps]
-        kept = np.minimum(
-            compute_kept_share(seconds, fleet, inside & ~disturbed),
-            compute_kept_share(usual, fleet, inside & disturbed),
+        shares = plan_kept_shares(
+            causes,
+            index,
+            inside,
+            work.seconds[:steps, rank][:, codes],
+            references.own.of_rank(rank, codes)[:steps],
+            references.fleet.of_rank(rank, codes)[:steps],
         )
-        removals.append(_build_removal((index,), rank, rank_timeline, codes, kept))
+        removals += [_build_removal(each, rank, rank_timeline, codes) for each in shares]
+        if cause.burdens_transfer is not None:
+            first, last = cause.burdens_transfer
+            burdened = (
+                (np.arange(steps) >= first) & (np.arange(steps) <= last) & ~rank_timeline.warm_up
+            )
+            removals.append(_build_transfer_removal(index, rank, rank_timeline, burdened, 1.0))
     return tuple(removals)
 
 
@@ -148,16 +123,12 @@ def apply_removals(
 
 
 def _build_removal(
-    causes: tuple[int, ...],
-    rank: int,
-    rank_timeline: RankTimeline,
-    codes: list[int],
-    kept: FloatArray,
+    shares: KeptShares, rank: int, rank_timeline: RankTimeline, codes: list[int]
 ) -> CauseRemoval:
-    off = 1.0 - kept
+    off = shares.sign * (1.0 - shares.kept)
     none = np.zeros(len(rank_timeline))
     return CauseRemoval(
-        causes,
+        shares.causes,
         rank,
         (rank_timeline.before[:, codes] * off).sum(axis=1),
         (rank_timeline.after[:, codes] * off).sum(axis=1),

@@ -110,8 +110,7 @@ def plan_removals(
     saved_time = SavedTime(timeline)
     for index, cause in enumerate(causes):
         if cause.rank is not None:
-            partner = find_deterministic_partner(causes, cause)
-            local += _plan_local_removals(saved_time, references, causes, index, partner)
+            local += _plan_local_removals(saved_time, references, causes, index)
         elif cause.kind == "dynamic":
             local += _plan_send_removals(saved_time, cause, index)
     return RemovalPlan(
@@ -137,12 +136,65 @@ def find_deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | N
     return None
 
 
-def _plan_local_removals(
-    saved_time: SavedTime,
-    references: References,
+@dataclass(frozen=True)
+class KeptShares:
+    """Shares of a rank's durations that are kept once all of `causes` are removed.
+
+    A rank's deterministic and dynamic cause overlap. Removing both gives one joint effect, which
+    differs from the sum of the two single effects, so a pair corrects the sum: its sign is -1.
+
+    Attributes:
+        causes: positions of the causes.
+        kept: share of each duration that is kept, [S, phases].
+        sign: 1, or -1 if the saved seconds are to be subtracted.
+    """
+
+    causes: tuple[int, ...]
+    kept: FloatArray
+    sign: float = 1.0
+
+
+def plan_kept_shares(
     causes: Sequence[Cause],
     index: int,
-    partner: int | None,
+    covered: BoolArray,
+    seconds: FloatArray,
+    own: FloatArray,
+    fleet: FloatArray,
+) -> tuple[KeptShares, ...]:
+    """Compute which shares of durations remain without one cause of a rank.
+
+    Args:
+        causes: all causes.
+        index: position of the cause.
+        covered: mask of the steps that the cause covers, [S].
+        seconds: durations of the phases that the cause slows down, [S, phases].
+        own: the rank's own references, [S, phases].
+        fleet: references of the fastest class, [S, phases].
+    """
+    cause = causes[index]
+    usual = own * np.exp(cause.baseline)
+    if cause.kind == "deterministic":
+        # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
+        # cause.
+        disturbed = _find_disturbed_steps(causes, cause, len(covered))
+        kept = compute_kept_share(seconds, fleet, covered & ~disturbed)
+        kept = np.minimum(kept, compute_kept_share(usual, fleet, covered & disturbed))
+        return (KeptShares((index,), kept),)
+    alone = compute_kept_share(seconds, usual, covered)
+    partner = find_deterministic_partner(causes, cause)
+    if partner is None:
+        return (KeptShares((index,), alone),)
+    without_partner = compute_kept_share(usual, fleet, covered)
+    both = np.minimum(
+        np.minimum(alone, without_partner), compute_kept_share(seconds, fleet, covered)
+    )
+    joint = alone + without_partner - both
+    return KeptShares((index,), alone), KeptShares((partner, index), joint, sign=-1.0)
+
+
+def _plan_local_removals(
+    saved_time: SavedTime, references: References, causes: Sequence[Cause], index: int
 ) -> list[LocalRemoval]:
     cause, timeline = causes[index], saved_time.timeline
     assert cause.rank is not None
@@ -150,31 +202,18 @@ def _plan_local_removals(
     if cause.spec.counts_unrecorded:
         return [_plan_stall_removal(saved_time, references, causes, index)]
     codes = list(cause.spec.codes)
-    covered = cause.covers(len(timeline.steps)) & ~timeline.warm_up
-    seconds = timeline.work.of_rank(rank, codes)
-    fleet = references.fleet.of_rank(rank, codes)
-    usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
-    if cause.kind == "dynamic":
-        alone = compute_kept_share(seconds, usual, covered)
-        removals = [_build_removal((index,), rank, saved_time.of_work(rank, codes, alone))]
-        if partner is not None:
-            # Removing both gives one joint effect, which differs from the sum of the two single
-            # effects. The pair's removal corrects the sum, hence the minus sign below.
-            without_partner = compute_kept_share(usual, fleet, covered)
-            both = np.minimum(
-                np.minimum(alone, without_partner), compute_kept_share(seconds, fleet, covered)
-            )
-            joint = alone + without_partner - both
-            removals.append(
-                _build_removal((partner, index), rank, -saved_time.of_work(rank, codes, joint))
-            )
-        return removals
-    # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
-    # cause.
-    disturbed = _find_disturbed_steps(causes, cause, len(covered))
-    kept = compute_kept_share(seconds, fleet, covered & ~disturbed)
-    kept = np.minimum(kept, compute_kept_share(usual, fleet, covered & disturbed))
-    return [_build_removal((index,), rank, saved_time.of_work(rank, codes, kept))]
+    shares = plan_kept_shares(
+        causes,
+        index,
+        cause.covers(len(timeline.steps)) & ~timeline.warm_up,
+        timeline.work.of_rank(rank, codes),
+        references.own.of_rank(rank, codes),
+        references.fleet.of_rank(rank, codes),
+    )
+    return [
+        _build_removal(each.causes, rank, each.sign * saved_time.of_work(rank, codes, each.kept))
+        for each in shares
+    ]
 
 
 def _find_disturbed_steps(causes: Sequence[Cause], cause: Cause, steps: int) -> BoolArray:
