@@ -37,6 +37,14 @@ class WorkerClass:
         distribution: distribution of the durations of steps.
         link_mbps: rate that the workers of a site share, in each direction.
         rtt_ms: round trip between a worker and its aggregator.
+
+    Raises:
+        InputError: a number is impossible.
+
+    Examples:
+        >>> phones = WorkerClass(sites=9_000, workers=100, step_s=0.5, spread=0.3)
+        >>> phones.sites * phones.workers
+        900000
     """
 
     sites: int
@@ -80,6 +88,14 @@ class Fleet:
         message_bytes: size of an update, of a sum and of the model.
         root_mbps: rate that all aggregators share, in each direction.
         root_rtt_ms: round trip between an aggregator and the root.
+
+    Raises:
+        InputError: there is no class, or a number is impossible.
+
+    Examples:
+        >>> fleet = Fleet((WorkerClass(10, 100, 0.5),), message_bytes=1e6)
+        >>> fleet.message_s(rate_mbps=80.0)
+        0.1
     """
 
     classes: tuple[WorkerClass, ...]
@@ -139,6 +155,14 @@ def simulate_fleet(
 
     Raises:
         InputError: there is no step.
+
+    Examples:
+        >>> slow, fast = WorkerClass(1, 4, step_s=2.0), WorkerClass(2, 3, step_s=1.0)
+        >>> result = simulate_fleet(Fleet((slow, fast)), 10, np.random.default_rng(1))
+        >>> result.makespan_s
+        20.0
+        >>> result.waited_s.tolist()
+        [0.0, 10.0]
     """
     if steps < 1:
         raise InputError(f"steps is {steps} and must be at least 1")
