@@ -93,6 +93,7 @@ class Fleet:
         InputError: there is no class, or a number is impossible.
 
     Examples:
+        >>> from laggard.core.simulation.fleet import WorkerClass
         >>> fleet = Fleet((WorkerClass(10, 100, 0.5),), message_bytes=1e6)
         >>> fleet.message_s(rate_mbps=80.0)
         0.1
@@ -157,6 +158,8 @@ def simulate_fleet(
         InputError: there is no step.
 
     Examples:
+        >>> import numpy as np
+        >>> from laggard.core.simulation.fleet import Fleet, WorkerClass
         >>> slow, fast = WorkerClass(1, 4, step_s=2.0), WorkerClass(2, 3, step_s=1.0)
         >>> result = simulate_fleet(Fleet((slow, fast)), 10, np.random.default_rng(1))
         >>> result.makespan_s
