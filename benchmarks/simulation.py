@@ -64,7 +64,7 @@ def measure(
 
 
 def make_fleets() -> list[tuple[int, str, Fleet]]:
-    """Return fleets of nine tenths edge devices and a tenth of fog nodes, without and with links."""
+    """Return fleets of edge devices and a tenth of fog nodes, without and with links."""
     found = []
     for sites in (10, 1000):
         for mbps in (float("inf"), 1000.0):

@@ -123,9 +123,11 @@ class HopStrategy(RuleDrivenPeerStrategy):
     The mean includes the rank's own model. Without staleness and backups it is that of the matrix
     W: x_i <- (sum over neighbors j of W_ij x_j) - lr * g_i, where W is symmetric and its rows sum
     to 1. Models are sent before the gradient is computed, so they travel in the meantime. When a
-    rank is lost or joins, the graph is rebuilt from the present ranks. A rank that is behind all its neighbors skips steps; its gradient still
-    counts. In `steps.parquet`, `staleness` is the age in steps of the oldest model in the average.
-    After a skip it may be the age of the rank's own gradient.
+    rank is lost or joins, the graph is rebuilt from the present ranks.
+
+    A rank that is behind all its neighbors skips steps; its gradient still counts. In
+    `steps.parquet`, `staleness` is the age in steps of the oldest model in the average. After a
+    skip it may be the age of the rank's own gradient.
 
     Args:
         bounds: graph and bounds.
