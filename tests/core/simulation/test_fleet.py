@@ -80,6 +80,8 @@ def test_the_last_delivery_is_that_of_a_queue(arrival_s: list[float], message_s:
         ({"workers": -1}, "workers is -1"),
         ({"step_s": 0.0}, "step_s is 0.0"),
         ({"step_s": float("nan")}, "step_s is nan"),
+        ({"step_s": float("inf")}, "step_s is inf"),
+        ({"link_mbps": float("nan")}, "link_mbps is nan"),
         ({"spread": -0.1}, "spread is -0.1"),
         ({"link_mbps": 0.0}, "link_mbps is 0.0"),
         ({"rtt_ms": float("inf")}, "rtt_ms is inf"),

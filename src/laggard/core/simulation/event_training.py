@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from laggard.core.simulation.event_loop import EventLoop
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
-# Relative tolerance of the goal, for the rounding errors of its sum.
-_TOLERANCE = 1e-6
 
-
-class EventTraining:
+class EventTraining(ABC):
     """Base of trainings whose ranks each take steps of their own.
 
     Args:
@@ -26,15 +25,14 @@ class EventTraining:
         self.steps = [0] * sim_input.world
         self._samples_learned = 0.0
 
+    @abstractmethod
     def begin(self, rank: int) -> None:
         """Begin the first step of a rank."""
-        raise NotImplementedError
 
     def learn(self, samples: float) -> bool:
         """Count samples, and return whether the goal is reached; the training ends then."""
         self._samples_learned += samples
-        goal = self.sim_input.work.goal * (1.0 - _TOLERANCE)
-        self.loop.is_stopped = self._samples_learned >= goal
+        self.loop.is_stopped = self.sim_input.work.is_done(self._samples_learned)
         return self.loop.is_stopped
 
     def simulate(self) -> SimulationResult:

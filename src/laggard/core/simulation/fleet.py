@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from laggard.core.cost_model.arrays import FloatArray, IntArray
+from laggard.core.cost_model.demand import require_quantity
 from laggard.core.cost_model.shared_link import compute_last_delivery_s
 from laggard.core.errors import InputError
 from laggard.core.rules.synchronization import PeriodicSynchronization
@@ -21,6 +22,14 @@ from laggard.core.rules.synchronization import PeriodicSynchronization
 Distribution = Literal["lognormal", "shifted_exponential"]
 Precision = type[np.float32] | type[np.float64]
 _CLOCKS_AT_ONCE = 1 << 16
+
+
+def _require_rate(name: str, mbps: float) -> None:
+    """Raise an error unless a rate is above 0; it may be infinite."""
+    if not mbps > 0:
+        raise InputError(
+            f"{name} is {mbps} and must be greater than 0 — leave it out for a link without a limit"
+        )
 
 
 @dataclass(frozen=True)
@@ -56,15 +65,13 @@ class WorkerClass:
     rtt_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, least in (("sites", self.sites, 1), ("workers", self.workers, 1)):
-            if value < least:
-                raise InputError(f"{name} is {value} and must be at least {least}")
-        for name, amount in (("step_s", self.step_s), ("link_mbps", self.link_mbps)):
-            if not amount > 0:
-                raise InputError(f"{name} is {amount} and must be greater than 0")
-        for name, amount in (("spread", self.spread), ("rtt_ms", self.rtt_ms)):
-            if not 0 <= amount < float("inf"):
-                raise InputError(f"{name} is {amount} and must be finite and at least 0")
+        for name, count in (("sites", self.sites), ("workers", self.workers)):
+            if count < 1:
+                raise InputError(f"{name} is {count} and must be at least 1")
+        _require_rate("link_mbps", self.link_mbps)
+        require_quantity("step_s", self.step_s, "give the seconds of a usual step", positive=True)
+        require_quantity("spread", self.spread, "give 0 for steps that are all alike")
+        require_quantity("rtt_ms", self.rtt_ms, "give the round trip in ms")
 
     def draw(self, rng: np.random.Generator, out: npt.NDArray[np.floating]) -> None:
         """Draw the durations of one step of all workers, in seconds."""
@@ -107,14 +114,9 @@ class Fleet:
     def __post_init__(self) -> None:
         if not self.classes:
             raise InputError("the fleet has no worker — give at least one class")
-        if not self.root_mbps > 0:
-            raise InputError(f"root_mbps is {self.root_mbps} and must be greater than 0")
-        for name, amount in (
-            ("message_bytes", self.message_bytes),
-            ("root_rtt_ms", self.root_rtt_ms),
-        ):
-            if not 0 <= amount < float("inf"):
-                raise InputError(f"{name} is {amount} and must be finite and at least 0")
+        _require_rate("root_mbps", self.root_mbps)
+        require_quantity("message_bytes", self.message_bytes, "give the bytes of an update")
+        require_quantity("root_rtt_ms", self.root_rtt_ms, "give the round trip in ms")
 
     def message_s(self, rate_mbps: float) -> float:
         """Return the seconds of a message that has a link for itself."""

@@ -40,6 +40,10 @@ class TrainingWork:
     goal: float
     end_s: float
 
+    def is_done(self, samples_learned: float) -> bool:
+        """Return whether so many samples reach the goal, except for the rounding of their sum."""
+        return samples_learned >= self.goal * (1.0 - _TOLERANCE)
+
     def rank_samples(self, step: int) -> float:
         """Return the samples of one rank in a step; all ranks have the same number."""
         return float(self.samples_per_step[step % len(self.samples_per_step)])
@@ -48,7 +52,7 @@ class TrainingWork:
     def steps(self) -> int:
         """Return the number of global steps that process as many samples as the run."""
         samples_learned, step = 0.0, 0
-        while samples_learned < self.goal * (1.0 - _TOLERANCE):
+        while not self.is_done(samples_learned):
             samples_learned += self.rank_samples(step) * len(self.ranks)
             step += 1
         return step
