@@ -17,13 +17,17 @@ from laggard.core.text.terminal_output import print_text
 _MAX_WIDTH = 200
 
 
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @dataclass
 class TextDisplay:
     """Display for people: one line per cell that ended, on standard output."""
 
     started_s: float = 0.0
     current: str = ""
-    on_terminal: bool = field(default_factory=lambda: sys.stderr.isatty())
+    on_terminal: bool = field(default_factory=_is_terminal)
 
     def show_start(self, progress: CampaignProgress) -> None:
         """Show that everything was checked, and what is left to do."""
@@ -58,7 +62,8 @@ class JsonDisplay:
 
     def show_cell(self, cell: Cell, progress: CampaignProgress) -> None:
         """Write that a cell starts."""
-        print_text(json.dumps({"event": "cell", "cell": cell.digest, "name": name_cell(cell)}))
+        event = {"event": "cell", "cell": cell.digest, "name": name_cell(cell)}
+        print_text(json.dumps({**event, **vars(progress)}))
 
     def tick(self) -> None:
         """Write nothing."""
