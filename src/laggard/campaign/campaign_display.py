@@ -92,7 +92,7 @@ def format_cell(cell: Cell, row: Row) -> str:
     """Format a cell that has ended as a line."""
     parts = [name_cell(cell), str(row["status"])]
     if row.get("status") != "done" and row.get("reason"):
-        parts.append(str(row["reason"]))
+        parts.append(str(row["reason"]).splitlines()[0])
     parts += [
         f"{name} {row[name]}"
         for name in ("makespan_s", "accuracy", "stragglers")
