@@ -59,11 +59,17 @@ def save_campaign_figure(compared: CampaignComparison, path: Path) -> None:
     """
     require_figure_path(path)
     figure = draw_campaign(compared)
+    if path.suffix == ".svg":
+        write_text(path, to_styled_svg(figure))
+        return
     with house_style():
-        if path.suffix == ".svg":
-            write_text(path, to_svg(figure))
-        else:
-            write_atomically(path, to_png(figure))
+        write_atomically(path, to_png(figure))
+
+
+def to_styled_svg(figure: Figure) -> str:
+    """Return a figure of this module as an SVG document."""
+    with house_style():
+        return to_svg(figure)
 
 
 def require_figure_path(path: Path) -> None:
