@@ -71,7 +71,7 @@ class ResultTable:
         path: file of the table.
         axes: names of everything that distinguishes setups: `scenario`, `variant`, varied keys.
         rows: the cells.
-        left_out: one sentence per status of cells that are not done, with their number.
+        left_out: one sentence per reason why cells do not count, with their number.
     """
 
     path: Path
@@ -98,7 +98,7 @@ def load_results(path: Path) -> ResultTable:
 
     Raises:
         InputError: there is no such table, it is not the table of a campaign, it is too large, or
-            no cell in it is done.
+            no cell in it counts.
 
     Examples:
         >>> table = load_results(Path("runs/campaigns/sweep"))
@@ -120,12 +120,17 @@ def load_results(path: Path) -> ResultTable:
         cell = str(row["cell"])
         if cell not in last or _to_int(row["attempt"]) >= _to_int(last[cell]["attempt"]):
             last[cell] = row
-    done = [row for row in last.values() if row["status"] == "done"]
-    left_out = _describe_left_out(list(last.values()))
+    left_out = [reason for row in last.values() if (reason := _describe_omission(row))]
+    done = [row for row in last.values() if not _describe_omission(row)]
+    counted = tuple(
+        f"{count} {'cell is' if count == 1 else 'cells are'} skipped: {reason}"
+        for reason, count in sorted(Counter(left_out).items())
+    )
     if not done:
         raise InputError(
-            f"{file}: none of its {len(last)} cells has the status done, so there is nothing to"
-            " compare — start the campaign again" + "".join(f"\n{line}" for line in left_out)
+            f"{file}: none of its {len(last)} cells has the status done and a makespan, so there is"
+            " nothing to compare — start the campaign again"
+            + "".join(f"\n{escape_unprintable(line)}" for line in counted)
         )
     axes = ["scenario", *(["variant"] if any(row["variant"] for row in done) else []), *keys]
     return ResultTable(
@@ -193,9 +198,10 @@ def _require_valid_row(file: Path, number: int, row: RawRow) -> None:
         problem = _find_problem(name, value)
         if problem:
             raise _make_table_error(file, f"row {number}, column {name}: {problem}")
-    if row["status"] == "done" and (_to_number(row["makespan_s"]) or 0.0) <= 0:
+    makespan_s = _to_number(row["makespan_s"])
+    if makespan_s is not None and makespan_s <= 0:
         raise _make_table_error(
-            file, f"row {number}: makespan_s of a done cell is not above 0: {row['makespan_s']}"
+            file, f"row {number}, column makespan_s: {makespan_s} is not above 0"
         )
 
 
@@ -250,12 +256,12 @@ def _to_text(value: CellValue) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _describe_left_out(rows: Sequence[RawRow]) -> tuple[str, ...]:
-    counts = Counter(str(row["status"]) for row in rows if row["status"] != "done")
-    return tuple(
-        f"{count} {'cell is' if count == 1 else 'cells are'} skipped: status {status}, not done"
-        for status, count in sorted(counts.items())
-    )
+def _describe_omission(row: RawRow) -> str:
+    """Return the reason why a cell does not count; empty if it counts."""
+    if row["status"] != "done":
+        return f"status {row['status']}, not done"
+    # Without a workload, an experiment has no makespan.
+    return "" if _to_number(row["makespan_s"]) is not None else "no makespan"
 
 
 def _make_table_error(file: Path, reason: str) -> InputError:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from laggard.analysis.estimates.estimate import Key
+from laggard.analysis.estimates.estimate import Key, has_enough_pairs
 
 MIN_REPEATS = 2
 """Smallest number of repeats of every variant that tells something of their spread."""
@@ -29,8 +29,8 @@ def estimate_best(
     """Return the probability of every variant that its mean is the smallest.
 
     Args:
-        variants: measured values by key; smaller values are better. If all variants have the same
-            keys, the repeats of a key are reweighed together.
+        variants: measured values by key; smaller values are better. If the variants have common
+            keys (see `has_enough_pairs`), the repeats of a key are reweighed together.
         seed: seed of the weights.
 
     Returns:
@@ -42,13 +42,13 @@ def estimate_best(
     if min(map(len, variants)) < MIN_REPEATS:
         return None
     generator = np.random.default_rng(seed)
-    columns = [np.array([each[key] for key in sorted(each)]) for each in variants]
-    if all(each.keys() == variants[0].keys() for each in variants):
-        means = _reweigh_means(np.stack(columns, axis=1), generator)
+    common = sorted(set.intersection(*(set(each) for each in variants)))
+    if has_enough_pairs(len(common), map(len, variants)):
+        table = np.array([[each[key] for each in variants] for key in common])
+        means = _reweigh_means(table, generator)
     else:
-        means = np.concatenate(
-            [_reweigh_means(column[:, None], generator) for column in columns], axis=1
-        )
+        columns = [np.array([[each[key]] for key in sorted(each)]) for each in variants]
+        means = np.concatenate([_reweigh_means(column, generator) for column in columns], axis=1)
     wins = means == means.min(axis=1, keepdims=True)
     shares = (wins / wins.sum(axis=1, keepdims=True)).mean(axis=0)
     return tuple(float(share) for share in shares)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Key = tuple[int, int]
@@ -95,14 +95,18 @@ def match_pairs(first: Mapping[Key, float], other: Mapping[Key, float]) -> Pairs
     """Return the pairs of values with the same key, in the order of the keys.
 
     Returns:
-        None unless both samples have the same keys, or at least two common keys that are half of
-        the larger sample. Unpaired values are then ignored, for example those of failed partners.
+        None if the samples have different keys, and not enough common ones. Otherwise values
+        without a partner are ignored, for example those of a repeat that failed.
     """
     common = sorted(first.keys() & other.keys())
-    is_enough = len(common) >= 2 and 2 * len(common) >= max(len(first), len(other))
-    if first.keys() != other.keys() and not is_enough:
+    if first.keys() != other.keys() and not has_enough_pairs(len(common), (len(first), len(other))):
         return None
     return tuple((first[key], other[key]) for key in common)
+
+
+def has_enough_pairs(common: int, sizes: Iterable[int]) -> bool:
+    """Return True if there are two common keys at least, and half of the largest sample."""
+    return common >= 2 and 2 * common >= max(sizes)
 
 
 def compute_welch_error(*samples: Sequence[float]) -> tuple[float, float]:

@@ -149,10 +149,8 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
     )
     yield f"  makespan {format_estimate(setup.makespan_s, '{:.1f}')} s{speedup}"
     if setup.accuracy is not None:
-        yield (
-            "  accuracy"
-            f" {format_percent_estimate(setup.accuracy)}{_format_difference(setup.accuracy_gain, first)}"
-        )
+        gain = _format_difference(setup.accuracy_gain, first)
+        yield f"  accuracy {format_percent_estimate(setup.accuracy)}{gain}"
     if setup.bytes_sent is not None:
         yield (
             f"  sent {format_estimate(_to_megabytes(setup.bytes_sent), '{:,.0f}')}"

@@ -20,7 +20,7 @@ SLOW_ALLREDUCE = {"workload.strategy": "allreduce", RATE: "20mbit"}
 
 @pytest.mark.parametrize("repeats", [3, 8])
 def test_effects_of_a_table_are_found_again(repeats: int, tmp_path: Path) -> None:
-    folder = write_results(tmp_path, generate_rows(TableSpec(repeats=repeats)))
+    folder = write_results(tmp_path, generate_rows(TableSpec(repeats=repeats, noise=0.02)))
     (group,) = compare_campaign(folder).groups
     assert group.name == "fog"
     first, *others = group.setups
