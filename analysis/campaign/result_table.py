@@ -39,11 +39,11 @@ _MOST_BYTES = 32 << 20
 _MOST_ROWS = 200_000
 _MOST_AXES = 64
 _MOST_CHARACTERS = 4096
+_MOST_DIGITS = 25
 _BATCH_ROWS = 16
 """Rows that are decoded at once: a dictionary of one huge text may stand for each of them."""
 
-CellValue = None | bool | int | float | str
-RawRow = Mapping[str, CellValue]
+RawRow = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,8 @@ def load_results(path: Path) -> ResultTable:
             + "".join(f"\n{escape_unprintable(line)}" for line in counted)
         )
     axes = ["scenario", *(["variant"] if any(row["variant"] for row in done) else []), *keys]
-    return ResultTable(
-        file, tuple(axes), tuple(_to_result_row(row, axes) for row in done), left_out
-    )
+    rows_done = tuple(_to_result_row(row, axes) for row in done)
+    return ResultTable(file, tuple(axes), rows_done, counted)
 
 
 def _find_table(path: Path) -> Path:
@@ -155,7 +154,7 @@ def _read_csv(file: Path) -> tuple[list[str], list[RawRow]]:
         text = read_bounded(file, _MOST_BYTES).decode("utf-8")
         lines = csv.reader(text.splitlines(keepends=True), strict=True)
         names = next(lines, [])
-        rows = []
+        rows: list[RawRow] = []
         for line in lines:
             if len(line) != len(names):
                 raise _make_table_error(file, f"line {lines.line_num} has {len(line)} values")
@@ -205,7 +204,7 @@ def _require_valid_row(file: Path, number: int, row: RawRow) -> None:
         )
 
 
-def _find_problem(name: str, value: CellValue) -> str:
+def _find_problem(name: str, value: object) -> str:
     if not isinstance(value, (bool, int, float, str, type(None))):
         return f"a {type(value).__name__}, and only texts and numbers are read"
     if isinstance(value, str) and len(value) > _MOST_CHARACTERS and name not in _PROSE:
@@ -222,21 +221,24 @@ _PROSE = frozenset({"reason", "answer"})
 _INTEGERS = frozenset({"repeat", "seed", "attempt"})
 
 
-def _to_number(value: CellValue) -> float | None:
+def _to_number(value: object) -> float | None:
     """Return a finite number, or None."""
+    if not isinstance(value, (int, float, str)):
+        return None
     try:
-        number = float(value) if value is not None else math.nan
+        number = float(value)
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
 
-def _to_int(value: CellValue) -> int:
-    return (
-        int(value)
-        if isinstance(value, (int, str)) and str(value).isdecimal()
-        else int(_to_number(value) or 0)
-    )
+def _to_int(value: object) -> int:
+    """Return a whole number; a seed may have more digits than a floating-point number holds."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MOST_DIGITS:
+        return int(value)
+    return int(_to_number(value) or 0)
 
 
 def _to_result_row(row: RawRow, axes: Sequence[str]) -> ResultRow:
@@ -249,7 +251,7 @@ def _to_result_row(row: RawRow, axes: Sequence[str]) -> ResultRow:
     )
 
 
-def _to_text(value: CellValue) -> str:
+def _to_text(value: object) -> str:
     """Return the text of a value of an axis, which is equal in both files of a campaign."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
