@@ -52,7 +52,7 @@ def compare_campaign(
         >>> [group.fastest for group in compared.groups]
         ['strategy=local_sgd steps=8, rate=100mbit']
         >>> round(compared.groups[0].setups[1].effects["speedup"].value.mean, 1)
-        2.5
+        2.0
     """
     table = load_results(path)
     groups = group_setups(table, per, baseline)

@@ -23,9 +23,10 @@ def format_campaign(compared: CampaignComparison) -> str:
     Examples:
         >>> from laggard.analysis.campaign.campaign_comparison import compare_campaign
         >>> print(format_campaign(compare_campaign(Path("runs/campaigns/sweep"))))
-        strategy=allreduce, rate=20mbit (6 runs)
-          makespan ... s (...)
-        ...
+        fog
+          strategy=allreduce, rate=20mbit (6 runs, baseline)
+            makespan 40.6 (37.8 to 43.5) s
+            accuracy ...
     """
     lines: list[str] = []
     for group in compared.groups:
