@@ -228,7 +228,7 @@ def compare_runs(
     runs: Path,
     as_json: bool,
 ) -> None:
-    """Compare makespan, use of time and findings of runs, or a campaign's setups.
+    """Compare makespans and findings of runs, or a campaign's setups.
 
     RUN is a run folder, a run's id or its beginning, the name of a scenario, which selects its
     latest run, or a trace that `laggard analyze` reads. Runs that differ only in their seeds are
