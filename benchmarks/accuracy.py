@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.analysis.findings.compare_runs import Estimate, estimate_difference, estimate_mean
+from laggard.analysis.estimates.estimate import Estimate, estimate_difference, estimate_mean
 from laggard.campaign.campaign_display import CampaignTextDisplay
 from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 from laggard.core.errors import LaggardError

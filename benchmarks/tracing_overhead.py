@@ -96,7 +96,7 @@ def train(rank: int, folder: str, model_name: str, blocks: int, block: int) -> N
 
 def measure(model: str, steps: int, block: int) -> tuple[float, float, float, float]:
     """Return overhead, both ends of its interval, and the median unrecorded step in seconds."""
-    from laggard.analysis.findings.compare_runs import estimate_mean
+    from laggard.analysis.estimates.estimate import estimate_mean
 
     blocks = max(steps // block, WARM_UP_BLOCKS + 4)
     with tempfile.TemporaryDirectory() as folder:

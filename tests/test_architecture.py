@@ -77,6 +77,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
     ),
     "analysis": (
         ".",
+        "estimates",
         "tables",
         "tables/timelines",
         "cost_model",
@@ -102,6 +103,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "report/timeline",
         "report/figures",
         "report",
+        "campaign",
         "evaluate/synthetic",
         "evaluate",
     ),

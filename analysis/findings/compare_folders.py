@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from laggard.analysis.estimates.estimate import Estimate, scale_estimate
+from laggard.analysis.estimates.estimate_text import format_estimate, format_percent_estimate
 from laggard.analysis.findings.analyze_run import analyze_run
 from laggard.analysis.findings.compare_runs import (
-    Estimate,
     MeasuredRun,
     Setup,
     compare_runs,
@@ -144,26 +145,24 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
     speedup = (
         ""
         if setup.speedup is None
-        else f"; {_format_estimate(setup.speedup, '{:.2f}')} times as fast as {first.name}"
+        else f"; {format_estimate(setup.speedup, '{:.2f}')} times as fast as {first.name}"
     )
-    yield f"  makespan {_format_estimate(setup.makespan_s, '{:.1f}')} s{speedup}"
+    yield f"  makespan {format_estimate(setup.makespan_s, '{:.1f}')} s{speedup}"
     if setup.accuracy is not None:
-        yield (
-            "  accuracy"
-            f" {_format_percent(setup.accuracy)}{_format_difference(setup.accuracy_gain, first)}"
-        )
+        gain = _format_difference(setup.accuracy_gain, first)
+        yield f"  accuracy {format_percent_estimate(setup.accuracy)}{gain}"
     if setup.bytes_sent is not None:
         yield (
-            f"  sent {_format_estimate(_to_megabytes(setup.bytes_sent), '{:,.0f}')}"
+            f"  sent {format_estimate(_to_megabytes(setup.bytes_sent), '{:,.0f}')}"
             f" MB{_format_ratio(setup.bytes_ratio, first)}"
         )
     if setup.cost is not None:
-        yield f"  price {_format_estimate(setup.cost, '{:.3g}')}"
+        yield f"  price {format_estimate(setup.cost, '{:.3g}')}"
     if setup.fairness is not None:
-        yield f"  fairness {_format_estimate(setup.fairness, '{:.2f}')}"
+        yield f"  fairness {format_estimate(setup.fairness, '{:.2f}')}"
     total = sum(part.mean for part in setup.parts_s.values())
     parts = [
-        f"{name} {_format_estimate(part, '{:.1f}')}"
+        f"{name} {format_estimate(part, '{:.1f}')}"
         for name, part in setup.parts_s.items()
         if part.mean >= _MIN_PART * total
     ]
@@ -171,7 +170,7 @@ def _format_setup(setup: Setup, first: Setup) -> Iterator[str]:
     if setup.lost_share is None:
         yield "  the cost of slow workers was not computed"
         return
-    yield f"  lost to all causes found: {_format_percent(setup.lost_share)}"
+    yield f"  lost to all causes found: {format_percent_estimate(setup.lost_share)}"
     for cause in setup.causes[:_MAX_CAUSES]:
         yield f"    {100 * cause.share:.1f} %  {cause.subject} (in {cause.runs} of {count} runs)"
 
@@ -180,7 +179,7 @@ def _format_difference(points: Estimate | None, first: Setup) -> str:
     if points is None:
         return ""
     return (
-        f"; {_format_estimate(_scale_estimate(points, 100), '{:+.1f}')} points"
+        f"; {format_estimate(scale_estimate(points, 100), '{:+.1f}')} points"
         f" compared with {first.name}"
     )
 
@@ -189,39 +188,9 @@ def _format_ratio(bytes_ratio: Estimate | None, first: Setup) -> str:
     return (
         ""
         if bytes_ratio is None
-        else f"; {_format_estimate(bytes_ratio, '{:.2g}')} times as much as {first.name}"
+        else f"; {format_estimate(bytes_ratio, '{:.2g}')} times as much as {first.name}"
     )
 
 
 def _to_megabytes(sent: Estimate) -> Estimate:
-    return _scale_estimate(sent, 1e-6)
-
-
-def _scale_estimate(estimate: Estimate, by: float) -> Estimate:
-    return Estimate(
-        estimate.mean * by,
-        None if estimate.low is None else estimate.low * by,
-        None if estimate.high is None else estimate.high * by,
-    )
-
-
-def _format_estimate(value: Estimate, form: str) -> str:
-    text = form.format(value.mean)
-    return (
-        text
-        if value.low is None or value.high is None
-        else f"{text} ({_format_interval(value.low, value.high, form)})"
-    )
-
-
-def _format_interval(low: float, high: float, form: str) -> str:
-    return f"{form.format(low)} to {form.format(high)}"
-
-
-def _format_percent(value: Estimate) -> str:
-    ends = (
-        ""
-        if value.low is None or value.high is None
-        else f" ({_format_interval(100 * value.low, 100 * value.high, '{:.1f}')} %)"
-    )
-    return f"{100 * value.mean:.1f} %{ends}"
+    return scale_estimate(sent, 1e-6)

@@ -21,20 +21,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from laggard.analysis.estimates.estimate import (
+    Estimate,
+    Key,
+    estimate_difference,
+    estimate_geometric_mean,
+    estimate_mean,
+    estimate_ratio,
+)
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.findings.answer import get_subject, group_findings
 from laggard.analysis.tables.load_run import RunData
-
-Key = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Mean over repeats, and the ends of its 95 % interval; None with fewer than two repeats."""
-
-    mean: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -151,63 +148,6 @@ def compare_runs(runs: Sequence[MeasuredRun]) -> tuple[Setup, ...]:
     return tuple(_build_setup(group, groups[0]) for group in groups)
 
 
-def estimate_mean(values: Sequence[float]) -> Estimate:
-    """Return the mean and Student's 95 % interval."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Estimate(mean, None, None)
-    reach = (
-        _compute_student_quantile(len(values) - 1)
-        * statistics.stdev(values)
-        / math.sqrt(len(values))
-    )
-    return Estimate(mean, mean - reach, mean + reach)
-
-
-def estimate_difference(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
-    """Return the difference `other` minus `first`.
-
-    Args:
-        first: measured values by key: a seed, and a counter for runs with the same seed.
-        other: measured values by key.
-
-    Returns:
-        The difference of the means with its 95 % interval: from pairs if both have the same keys,
-        else Welch's.
-    """
-    if first.keys() == other.keys():
-        return estimate_mean([other[key] - first[key] for key in first])
-    mean = statistics.fmean(other.values()) - statistics.fmean(first.values())
-    if min(len(first), len(other)) < 2:
-        return Estimate(mean, None, None)
-    errors = [statistics.variance(each.values()) / len(each) for each in (first, other)]
-    if not any(errors):
-        return Estimate(mean, mean, mean)
-    # Degrees of freedom by the formula of Welch and Satterthwaite.
-    freedom = sum(errors) ** 2 / sum(
-        e**2 / (len(each) - 1) for e, each in zip(errors, (first, other), strict=True)
-    )
-    reach = _compute_student_quantile(freedom) * math.sqrt(sum(errors))
-    return Estimate(mean, mean - reach, mean + reach)
-
-
-def estimate_ratio(first: Mapping[Key, float], other: Mapping[Key, float]) -> Estimate:
-    """Return the ratio `first` over `other`; for makespans, the speedup of `other`.
-
-    Args:
-        first: measured values by key, above 0: a seed, and a counter for runs with the same seed.
-        other: measured values by key, above 0.
-
-    Returns:
-        The geometric mean of the ratio with its 95 % interval, computed from the difference of the
-        logarithms.
-    """
-    logs, others = (
-        {key: math.log(value) for key, value in each.items()} for each in (first, other)
-    )
-    return _to_exponential(estimate_difference(others, logs))
-
-
 def _build_setup(group: Sequence[MeasuredRun], first: Sequence[MeasuredRun]) -> Setup:
     costed = [run.causes for run in group if run.causes is not None]
     names = dict.fromkeys(name for run in group for name in run.parts_s)
@@ -224,22 +164,23 @@ def _build_setup(group: Sequence[MeasuredRun], first: Sequence[MeasuredRun]) -> 
     return Setup(
         name=group[0].setup,
         seeds=tuple(run.seed for run in group),
-        makespan_s=_estimate_geometric_mean(makespans),
+        makespan_s=estimate_geometric_mean(list(makespans.values())),
         speedup=None if others is None else estimate_ratio(others[0], makespans),
         parts_s={
-            name: estimate_mean([run.parts_s.get(name, 0.0) for run in group]) for name in names
+            name: estimate_mean([run.parts_s.get(name, 0.0) for run in group], 0.0)
+            for name in names
         },
-        lost_share=estimate_mean([sum(each.values()) for each in costed]) if costed else None,
+        lost_share=_estimate_share([sum(each.values()) for each in costed]),
         causes=_merge_causes(costed),
-        cost=_estimate_known([run.cost for run in group]),
-        fairness=_estimate_known([run.fairness for run in group]),
-        accuracy=_estimate_known(list(accuracies.values())),
+        cost=_estimate_known([run.cost for run in group], math.inf),
+        fairness=_estimate_share([run.fairness for run in group]),
+        accuracy=_estimate_share(list(accuracies.values())),
         accuracy_gain=(
-            estimate_difference(others[1], accuracies)
+            estimate_difference(others[1], accuracies, 1.0)
             if others and others[1] and accuracies
             else None
         ),
-        bytes_sent=_estimate_geometric_mean(sent) if sent else None,
+        bytes_sent=estimate_geometric_mean(list(sent.values())) if sent else None,
         bytes_ratio=estimate_ratio(sent, others[2]) if others and others[2] and sent else None,
     )
 
@@ -281,24 +222,10 @@ def _merge_causes(costed: Sequence[Mapping[str, float]]) -> tuple[FoundCause, ..
     return tuple(sorted(found, key=lambda cause: -cause.share))
 
 
-def _estimate_known(values: Sequence[float | None]) -> Estimate | None:
+def _estimate_share(values: Sequence[float | None]) -> Estimate | None:
+    return _estimate_known(values, 1.0)
+
+
+def _estimate_known(values: Sequence[float | None], most: float) -> Estimate | None:
     known = [value for value in values if value is not None]
-    return estimate_mean(known) if known else None
-
-
-def _estimate_geometric_mean(values: Mapping[Key, float]) -> Estimate:
-    return _to_exponential(estimate_mean([math.log(value) for value in values.values()]))
-
-
-def _to_exponential(log_estimate: Estimate) -> Estimate:
-    return Estimate(
-        math.exp(log_estimate.mean),
-        None if log_estimate.low is None else math.exp(log_estimate.low),
-        None if log_estimate.high is None else math.exp(log_estimate.high),
-    )
-
-
-def _compute_student_quantile(freedom: float) -> float:
-    from scipy import stats
-
-    return float(stats.t.ppf(0.975, freedom))
+    return estimate_mean(known, 0.0, most) if known else None

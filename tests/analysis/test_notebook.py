@@ -12,11 +12,12 @@ from nbclient import NotebookClient
 import laggard.analysis
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.write_run import write_run
+from tests.analysis.campaign_tables import TableSpec, generate_rows, write_results
 
 NOTEBOOKS = Path(laggard.analysis.__file__).with_name("notebooks")
 
 
-@pytest.mark.parametrize("name", ["stragglers", "stalls", "what_if", "compare_runs"])
+@pytest.mark.parametrize("name", ["stragglers", "stalls", "what_if", "compare_runs", "campaign"])
 def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
@@ -77,6 +78,15 @@ def test_runs_are_compared(
         "compare_runs", tmp_path, monkeypatch, LAGGARD_RUNS=os.pathsep.join(map(str, folders))
     )
     assert any("(2 runs)" in data.get("text/markdown", "") for data in shown)
+
+
+@pytest.mark.long
+def test_a_campaign_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_results(tmp_path / "sweep", generate_rows(TableSpec(repeats=3)))
+    shown = executed("campaign", tmp_path, monkeypatch, LAGGARD_CAMPAIGN=str(folder))
+    assert any("best: strategy=local_sgd" in data.get("text/markdown", "") for data in shown)
+    assert any("paired Student" in data.get("text/plain", "") for data in shown)
+    assert sum("image/svg+xml" in data for data in shown) == 2
 
 
 def executed(

@@ -18,8 +18,8 @@ from laggard.campaign import run_campaign as module
 from laggard.campaign.campaign_file import CampaignFile, StopRules, load_campaign
 from laggard.campaign.campaign_state import Attempt, open_campaign, read_campaign
 from laggard.campaign.cells import CellSetup, list_setups
-from laggard.campaign.result_columns import FIXED_COLUMNS
 from laggard.campaign.stop_rules import find_stop_reason
+from laggard.core.campaign_columns import FIXED_COLUMNS
 from laggard.core.errors import InputError, OutputError
 from laggard.scenario.load import load_scenario
 from laggard.workloads.strategies.registry import STRATEGY_NAMES
@@ -227,7 +227,7 @@ def test_a_changed_scenario_makes_new_cells_and_keeps_the_old(campaign: Campaign
     result = campaign.run()
     assert len(campaign.started) == 8
     rows = read_rows(result.table)
-    assert [row["current"] for row in rows] == ["False"] * 4 + ["True"] * 4
+    assert [row["current"] for row in rows] == ["false"] * 4 + ["true"] * 4
     assert len({row["setup"] for row in rows}) == 4
 
 

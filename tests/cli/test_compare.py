@@ -16,6 +16,7 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.write_run import write_run
 from laggard.cli.main import main
 from laggard.core.run_schema import RunRecord, RunStatus, StrategyRecord
+from tests.analysis.campaign_tables import TableSpec, generate_rows, write_results
 from tests.analysis.kineto_traces import host_document, write
 
 SLOW = (Injection("compute", 3.0, rank=2),)
@@ -157,3 +158,51 @@ def test_setups_are_named_by_what_differs(
     changes: list[dict[str, object]], names: list[str]
 ) -> None:
     assert list(name_setups([record(**each) for each in changes])) == names
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    return write_results(tmp_path / "sweep", generate_rows(TableSpec(repeats=3)))
+
+
+def test_a_campaign_is_compared_setup_by_setup(campaign: Path) -> None:
+    said = compared(campaign)
+    assert said.startswith("fog\n  strategy=allreduce, rate=20mbit (3 runs, baseline)\n")
+    assert "times as fast" in said
+    assert "best: strategy=local_sgd steps=8, rate=100mbit, with a probability of" in said
+    assert "power: " in said
+    assert "mean makespan by axis, over all setups" in said
+    document = json.loads(compared(campaign / "results.csv", json_=True))
+    assert set(document) == {"table", "groups", "effects", "left_out"}
+    (group,) = document["groups"]
+    assert set(group) == {"name", "setups", "fastest", "second", "power"}
+    assert group["setups"][1]["effects"]["speedup"]["method"] == "paired Student"
+
+
+def test_a_campaign_has_a_baseline_groups_and_a_figure(campaign: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "effects.svg"
+    options = ["--baseline", "workload.strategy=local_sgd steps=8", "--figure", str(figure)]
+    per = ["--per", "network.networks.0.rate"]
+    done = CliRunner().invoke(main, ["compare", str(campaign), *options, *per])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("rate=20mbit\n  strategy=local_sgd steps=8 (3 runs, baseline)")
+    assert figure.read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{campaign}", "{campaign}"], "is a campaign: give it alone"),
+        (["quickstart", "--per", "scenario"], "need a campaign"),
+        (["{campaign}", "--figure", "effects.pdf"], "let it end in .svg or .png"),
+        (["{campaign}", "--baseline", "allreduce"], "give AXIS=VALUE"),
+        (["{campaign}", "--per", "rate"], "rate: not an axis"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    arguments: list[str], message: str, campaign: Path
+) -> None:
+    given = [each.format(campaign=campaign) for each in arguments]
+    done = CliRunner().invoke(main, ["compare", *given])
+    assert done.exit_code == 2
+    assert message in done.output

@@ -13,6 +13,7 @@ from laggard.analysis.evaluate.synthetic.run_generator import generate_run
 from laggard.analysis.evaluate.synthetic.trace_spec import Injection, Tier, TraceSpec
 from laggard.analysis.tables.write_run import write_run
 from laggard.scenario.scaffold import write_scenario_template
+from tests.analysis.campaign_tables import TableSpec, generate_rows, write_results
 
 PAGE = Path(__file__).parents[2] / "docs/reference/python.md"
 NAMES = re.findall(r"^::: (\S+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -20,7 +21,7 @@ NAMES = re.findall(r"^::: (\S+)$", PAGE.read_text(encoding="utf-8"), re.MULTILIN
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lay out what the examples read: two runs and a scenario."""
+    """Lay out what the examples read: two runs, a campaign and a scenario."""
     folder = tmp_path_factory.mktemp("examples")
     tiers = (Tier("cloud", 2), Tier("fog", 2), Tier("edge", 4, slowness=4.0))
     slow_for_a_while = Injection("compute", 3.0, first=30, last=59, rank=2)
@@ -29,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(generate_run(spec), folder / "runs/quickstart" / name)
     for place in ("my-continuum", "runs/quickstart/latest/scenario"):
         write_scenario_template(folder / place)
+    write_results(folder / "runs/campaigns/sweep", generate_rows(TableSpec(repeats=6)))
     return folder
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from laggard.campaign.campaign_state import Scalar
 from laggard.campaign.progress import CampaignProgress, format_duration
-from laggard.campaign.result_columns import FIXED_COLUMNS
 from laggard.campaign.results_table import Table
+from laggard.core.campaign_columns import FIXED_COLUMNS
 from laggard.core.files.output_files import write_text
 
 DASHBOARD_FILE = "index.html"

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from laggard.campaign.campaign_state import STARTED, CampaignState, CellDescription, Scalar
-from laggard.campaign.result_columns import FIXED_COLUMNS
+from laggard.core.campaign_columns import FIXED_COLUMNS
 from laggard.core.files.output_files import replace_file, write_text
 
 CSV_FILE = "results.csv"
@@ -66,7 +66,9 @@ def write_tables(folder: Path, table: Table) -> Path:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
+    for row in zip(*table.values(), strict=True):
+        # A truth is written as in JSON, as it stands in columns of mixed values.
+        writer.writerow([json.dumps(each) if isinstance(each, bool) else each for each in row])
     write_text(path, text.getvalue())
     arrays = {name: pa.array(_widen(values)) for name, values in table.items()}
     with replace_file(folder / PARQUET_FILE) as file:

@@ -33,7 +33,7 @@ from laggard.campaign.cells import Cell, list_cells, list_setups
 from laggard.campaign.check_setups import check_setups
 from laggard.campaign.dashboard import write_dashboard
 from laggard.campaign.progress import CampaignProgress, measure_progress
-from laggard.campaign.result_columns import build_row
+from laggard.campaign.result_row import build_row
 from laggard.campaign.results_table import CSV_FILE, build_table, write_tables
 from laggard.campaign.stop_rules import find_stop_reason, is_known_well
 from laggard.core.errors import OutputError

@@ -200,16 +200,44 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
 
 @click.command("compare")
 @click.argument("run", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--per",
+    multiple=True,
+    metavar="AXIS",
+    help="Compare the setups of a campaign within each value of this axis; by default scenario.",
+)
+@click.option(
+    "--baseline",
+    multiple=True,
+    metavar="AXIS=VALUE",
+    help="Compare the setups of a campaign with the one that has this value.",
+)
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    help="Also draw the effects in a campaign to this file, .svg or .png.",
+)
 @runs_option
 @json_option
 @handle_errors
-def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
-    """Compare the makespan, the use of time and the findings of runs.
+def compare_runs(
+    run: tuple[str, ...],
+    per: tuple[str, ...],
+    baseline: tuple[str, ...],
+    figure: Path | None,
+    runs: Path,
+    as_json: bool,
+) -> None:
+    """Compare makespans and findings of runs, or a campaign's setups.
 
     RUN is a run folder, a run's id or its beginning, the name of a scenario, which selects its
     latest run, or a trace that `laggard analyze` reads. Runs that differ only in their seeds are
     repeats and give 95 % confidence intervals. Other setups are compared with the first one.
+
+    A single RUN may be the folder of a campaign, or its results.parquet or results.csv. Its setups
+    are compared with the first one of their scenario.
     """
+    from laggard.analysis.campaign.result_table import is_result_table
     from laggard.analysis.findings.compare_folders import (
         compare_folders,
         format_comparison,
@@ -217,9 +245,48 @@ def compare_runs(run: tuple[str, ...], runs: Path, as_json: bool) -> None:
     )
     from laggard.run_folder.recovery import find_analyzed_run
 
+    tables = [each for each in run if is_result_table(Path(each))]
+    if tables and len(run) > 1:
+        raise click.UsageError(f"{tables[0]} is a campaign: give it alone, without other runs")
+    if tables:
+        _compare_campaign(Path(tables[0]), per, baseline, figure, as_json=as_json)
+        return
+    if per or baseline or figure:
+        raise click.UsageError(
+            "--per, --baseline and --figure need a campaign: give its folder, such as"
+            " runs/campaigns/NAME"
+        )
     setups, left_out = compare_folders([find_analyzed_run(each, runs) for each in run])
     print_text(
         json.dumps(to_comparison_document(setups, left_out), indent=2)
         if as_json
         else format_comparison(setups, left_out)
+    )
+
+
+def _compare_campaign(
+    table: Path,
+    per: tuple[str, ...],
+    baseline: tuple[str, ...],
+    figure: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from laggard.analysis.campaign.campaign_comparison import (
+        compare_campaign,
+        parse_baseline,
+        to_campaign_document,
+    )
+    from laggard.analysis.campaign.comparison_text import format_campaign
+    from laggard.analysis.campaign.effect_figure import require_figure_path, save_campaign_figure
+
+    if figure is not None:
+        require_figure_path(figure)
+    compared = compare_campaign(table, per, parse_baseline(baseline))
+    if figure is not None:
+        save_campaign_figure(compared, figure)
+    print_text(
+        json.dumps(to_campaign_document(compared), indent=2)
+        if as_json
+        else format_campaign(compared)
     )

@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from laggard.analysis.estimates.estimate import (
+    estimate_difference,
+    estimate_mean,
+    estimate_ratio,
+)
 from laggard.analysis.evaluate.synthetic.run_generator import generate_run
 from laggard.analysis.evaluate.synthetic.trace_spec import Injection
 from laggard.analysis.findings.analysis_result import analyze_lockstep
 from laggard.analysis.findings.compare_runs import (
     MeasuredRun,
     compare_runs,
-    estimate_difference,
-    estimate_mean,
-    estimate_ratio,
     measure_run,
 )
 from tests.analysis.traces import quiet

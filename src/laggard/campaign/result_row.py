@@ -1,8 +1,4 @@
-"""Columns of a campaign's results table, and the row of one run. Columns never move.
-
-A table has these columns in this order, and then one for each varied key in the order in which the
-campaign first had it.
-"""
+"""Row of a campaign's results table, from the document of one run."""
 
 from __future__ import annotations
 
@@ -11,40 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from laggard.campaign.campaign_state import Scalar
+from laggard.core.campaign_columns import ANALYSIS_COLUMNS, OUTCOME_COLUMNS, RUN_COLUMNS
 from laggard.core.errors import InputError
 
-CELL_COLUMNS = ("cell", "setup", "current", "scenario", "variant", "repeat", "seed", "attempt")
-RUN_COLUMNS = ("status", "reason", "run", "folder", "started", "elapsed_s")
-OUTCOME_COLUMNS = (
-    "makespan_s",
-    "steps",
-    "accuracy",
-    "loss",
-    "samples_per_s",
-    "bytes_sent",
-    "cost",
-    "fairness",
-    "stopped_by",
-)
-ANALYSIS_COLUMNS = (
-    "compute_s",
-    "communication_s",
-    "wait_s",
-    "fetch_s",
-    "other_s",
-    "stragglers",
-    "lost_s",
-    "lost_share",
-    "answer",
-)
-SETTING_COLUMNS = ("checks", "failed_checks", "dilation", "links", "versions_laggard", "git")
-FIXED_COLUMNS = (
-    *CELL_COLUMNS,
-    *RUN_COLUMNS,
-    *OUTCOME_COLUMNS,
-    *ANALYSIS_COLUMNS,
-    *SETTING_COLUMNS,
-)
 _SPLIT: Mapping[str, tuple[str, ...]] = {
     "compute_s": ("compute_s",),
     "communication_s": ("interconnect_s", "network_s"),

@@ -1,0 +1,41 @@
+"""Columns of a campaign's results table. They never move.
+
+A table has these columns in this order, and then one for each varied key in the order in which the
+campaign first had it.
+"""
+
+from __future__ import annotations
+
+CELL_COLUMNS = ("cell", "setup", "current", "scenario", "variant", "repeat", "seed", "attempt")
+RUN_COLUMNS = ("status", "reason", "run", "folder", "started", "elapsed_s")
+OUTCOME_COLUMNS = (
+    "makespan_s",
+    "steps",
+    "accuracy",
+    "loss",
+    "samples_per_s",
+    "bytes_sent",
+    "cost",
+    "fairness",
+    "stopped_by",
+)
+ANALYSIS_COLUMNS = (
+    "compute_s",
+    "communication_s",
+    "wait_s",
+    "fetch_s",
+    "other_s",
+    "stragglers",
+    "lost_s",
+    "lost_share",
+    "answer",
+)
+SETTING_COLUMNS = ("checks", "failed_checks", "dilation", "links", "versions_laggard", "git")
+FIXED_COLUMNS = (
+    *CELL_COLUMNS,
+    *RUN_COLUMNS,
+    *OUTCOME_COLUMNS,
+    *ANALYSIS_COLUMNS,
+    *SETTING_COLUMNS,
+)
+"""Columns that are no varied keys."""
