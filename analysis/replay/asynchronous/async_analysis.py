@@ -18,10 +18,10 @@ from laggard.analysis.replay.asynchronous.deterministic_links import (
     find_deterministic_links,
     plan_link_removals,
 )
-from laggard.analysis.replay.asynchronous.group_replay import build_group_replay
 from laggard.analysis.replay.asynchronous.step_dependencies import (
     attribute_inflight_waits,
-    find_dependencies,
+    build_group_steps,
+    build_step_graph,
 )
 from laggard.analysis.replay.asynchronous.step_savings import (
     StepSavings,
@@ -81,11 +81,10 @@ class AsyncAnalysis:
         """Return virtual seconds with causes removed, given as [C, causes]."""
         at_once = max(1, _MAX_CELLS // sum(map(len, self.async_replay.rank_timelines)))
         parts = (removed[begin : begin + at_once] for begin in range(0, len(removed), at_once))
-        goal_samples = self.async_replay.goal_samples()
         return np.concatenate(
             [
                 self.async_replay.compute_makespans(
-                    apply_savings(self.async_replay.observed(), self.removals, part), goal_samples
+                    apply_savings(self.async_replay.observed(), self.removals, part)
                 )
                 for part in parts
             ]
@@ -151,7 +150,8 @@ def _build_replay(
 ) -> AsyncReplay:
     match strategy.name, strategy.parameters:
         case "partial_reduce", {"group": int(size), "rounds": int(rounds)}:
-            return build_group_replay(rank_timelines, end_s, size, rounds)
+            groups = build_group_steps(rank_timelines, size, rounds)
+            return AsyncReplay(rank_timelines, groups, end_s)
     rule = get_wait_rule(strategy, len(rank_timelines))
     rank_timelines = attribute_inflight_waits(rank_timelines, rule)
-    return AsyncReplay(rank_timelines, find_dependencies(rank_timelines, rule), end_s)
+    return AsyncReplay(rank_timelines, build_step_graph(rank_timelines, rule), end_s)

@@ -182,7 +182,7 @@ def _compute_asynchronous_s(
     if counterfactual.links:
         savings += compute_link_savings(run, rank_timelines, counterfactual.links)
     durations = apply_savings(async_replay.observed(), savings, removed[None])
-    return float(async_replay.compute_makespans(durations, async_replay.goal_samples())[0])
+    return float(async_replay.compute_makespans(durations)[0])
 
 
 def _compute_remaining_share(
