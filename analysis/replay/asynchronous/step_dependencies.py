@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
-from laggard.core.rules.wait_rule import WaitRule
+from laggard.core.rules.wait_rule import WaitRule, count_spare
 from laggard.core.simulation.group_steps import GroupSteps
 from laggard.core.simulation.step_graph import (
     NO_DEPENDENCIES,
@@ -55,7 +55,7 @@ def _attribute_rank_waits(
     for step in np.flatnonzero(
         (rank_timeline.awaited < 0) & (rank_timeline.after[:, _COMM] > 0)
     ).tolist():
-        least = int(rank_timeline.number[step]) - rule.max_steps_behind - 1
+        least = rule.oldest_step(int(rank_timeline.number[step]))
         left_s = float(rank_timeline.after[step, _COMM])
         sent = []
         for other in rank_timeline.partners[step]:
@@ -141,9 +141,8 @@ def find_dependencies(
             if last is not None:
                 required[last.rank] = last
             unmet = len(required_steps[rank][step]) - len(met)
-            # Unfulfilled dependencies used up part of the spare ones; one dependency always
-            # remains.
-            spare = 0 if rule is None else max(min(rule.spare - unmet, len(required) - 1), 0)
+            # Unfulfilled dependencies used up part of the spare ones.
+            spare = 0 if rule is None else count_spare(rule.spare - unmet, len(required))
             of_rank.append(
                 StepDependencies(tuple(required.values()), spare) if required else NO_DEPENDENCIES
             )
@@ -162,9 +161,7 @@ def _find_required(
         return []
     rank_timeline = rank_timelines[rank]
     others = tuple(rank_timeline.partners[step]) if rule.others is None else rule.others[rank]
-    least = (
-        int(rank_timeline.number[step]) - rule.max_steps_behind - (1 if rule.start_suffices else 0)
-    )
+    least = rule.oldest_step(int(rank_timeline.number[step]))
     if least < 0:
         return []
     required_steps = []
