@@ -58,7 +58,7 @@ def compute_modeled_async_makespan(
     # One key per step number, shared by all ranks: ranks that run in step then get the jitter of
     # the same steps, so that jitter which occurred together stays together.
     keys = np.random.default_rng(seed).random(len(work.samples))
-    savings, lags = [], []
+    savings: list[StepSavings] = []
     for rank, rank_timeline in enumerate(async_replay.rank_timelines):
         seconds = work.seconds[: len(rank_timeline), rank]
         own = [cause for cause in causes if cause.rank == rank]
@@ -73,13 +73,13 @@ def compute_modeled_async_makespan(
         savings.append(StepSavings(rank, before, after, np.zeros(len(rank_timeline))))
     steps = async_replay.steps
     if isinstance(steps, StepGraph):
-        lags = [
+        dependencies = tuple(
             _model_lags(
                 rank_timeline, steps.dependencies[rank], [c for c in causes if c.rank == rank], keys
             )
             for rank, rank_timeline in enumerate(async_replay.rank_timelines)
-        ]
-        steps = replace(steps, dependencies=tuple(lags))
+        )
+        steps = replace(steps, dependencies=dependencies)
     durations = apply_savings(
         async_replay.observed(), savings, removed=np.zeros((1, 0), dtype=np.bool_)
     )
