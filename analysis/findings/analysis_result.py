@@ -175,7 +175,8 @@ def analyze_lockstep(
         causes = tuple(cause for cause, is_cheap in zip(causes, cheap, strict=True) if not is_cheap)
         found = found.with_causes(causes)
         prices = _price_causes(found)
-    waits = measure_residual_waits(found.replay.schedule_without_causes(), timeline)
+    every_cause = np.ones(len(causes), dtype=np.bool_)
+    waits = measure_residual_waits(found.replay.schedule_without(every_cause), timeline)
     observed_waits = measure_waits(found.replay.schedule)
     del found  # the schedule of a long run takes much memory and is not needed any more
     makespan_s = timeline.makespan

@@ -1,6 +1,5 @@
 """Replay of asynchronous ranks by the rule by which they wait for each other.
 
-Read `step_dependencies.py` and `async_replay.py` first. `async_analysis.py` is the entry point.
-This folder may import `tables/`, `detection/`, the modules of `replay/` itself and
-`replay/lockstep/`.
+Read `step_dependencies.py`, `async_replay.py` and `step_savings.py` first. `async_analysis.py` is
+the entry point. This folder may import `tables/`, `detection/` and the modules of `replay/` itself.
 """

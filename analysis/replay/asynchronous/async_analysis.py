@@ -14,19 +14,19 @@ from laggard.analysis.detection.asynchronous_causes import (
 from laggard.analysis.detection.causes import Cause
 from laggard.analysis.detection.reference import References, fit_references
 from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
-from laggard.analysis.replay.asynchronous.cause_removal import (
-    CauseRemoval,
-    apply_removals,
-    plan_async_removals,
-)
 from laggard.analysis.replay.asynchronous.deterministic_links import (
     find_deterministic_links,
     plan_link_removals,
 )
-from laggard.analysis.replay.asynchronous.group_replay import build_group_replay
 from laggard.analysis.replay.asynchronous.step_dependencies import (
     attribute_inflight_waits,
-    find_dependencies,
+    build_group_steps,
+    build_step_graph,
+)
+from laggard.analysis.replay.asynchronous.step_savings import (
+    StepSavings,
+    apply_savings,
+    plan_removals,
 )
 from laggard.analysis.replay.shapley import compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray
@@ -61,7 +61,7 @@ class AsyncAnalysis:
     work: StackedSteps
     references: References
     causes: tuple[Cause, ...]
-    removals: tuple[CauseRemoval, ...]
+    removals: tuple[StepSavings, ...]
 
     def makespan_s(self, removed: BoolArray) -> float:
         """Return the makespan in virtual seconds with the marked causes, [causes], removed."""
@@ -81,11 +81,10 @@ class AsyncAnalysis:
         """Return virtual seconds with causes removed, given as [C, causes]."""
         at_once = max(1, _MAX_CELLS // sum(map(len, self.async_replay.rank_timelines)))
         parts = (removed[begin : begin + at_once] for begin in range(0, len(removed), at_once))
-        goal_samples = self.async_replay.goal_samples()
         return np.concatenate(
             [
                 self.async_replay.compute_makespans(
-                    apply_removals(self.async_replay, self.removals, part), goal_samples
+                    apply_savings(self.async_replay.observed(), self.removals, part)
                 )
                 for part in parts
             ]
@@ -141,7 +140,7 @@ def build_async_analysis(run: RunData) -> AsyncAnalysis:
     references = fit_references(work, run.hosts)
     causes = find_async_causes(async_replay.rank_timelines, work, references, end_s)
     deterministic = find_deterministic_links(run, async_replay.rank_timelines, causes)
-    removals = plan_async_removals(async_replay.rank_timelines, work, references, causes)
+    removals = plan_removals(async_replay.rank_timelines, work, references, causes)
     removals += plan_link_removals(run, async_replay.rank_timelines, deterministic, len(causes))
     return AsyncAnalysis(async_replay, work, references, (*causes, *deterministic.causes), removals)
 
@@ -151,7 +150,8 @@ def _build_replay(
 ) -> AsyncReplay:
     match strategy.name, strategy.parameters:
         case "partial_reduce", {"group": int(size), "rounds": int(rounds)}:
-            return build_group_replay(rank_timelines, end_s, size, rounds)
+            groups = build_group_steps(rank_timelines, size, rounds)
+            return AsyncReplay(rank_timelines, groups, end_s)
     rule = get_wait_rule(strategy, len(rank_timelines))
     rank_timelines = attribute_inflight_waits(rank_timelines, rule)
-    return AsyncReplay(rank_timelines, find_dependencies(rank_timelines, rule), end_s)
+    return AsyncReplay(rank_timelines, build_step_graph(rank_timelines, rule), end_s)

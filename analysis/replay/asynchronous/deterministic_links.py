@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from laggard.analysis.detection.links import (
     find_slow_links,
     get_tier_pair,
 )
-from laggard.analysis.replay.asynchronous.cause_removal import CauseRemoval
 from laggard.analysis.replay.asynchronous.link_savings import (
     compute_link_savings,
     has_named_senders,
     map_host_tiers,
 )
+from laggard.analysis.replay.asynchronous.step_savings import StepSavings
 from laggard.analysis.replay.link_model import estimate_run_hops
 from laggard.analysis.tables.columns import BoolArray
 from laggard.analysis.tables.load_run import RunData
@@ -157,7 +157,7 @@ def plan_link_removals(
     rank_timelines: Sequence[RankTimeline],
     deterministic: DeterministicLinks,
     begin: int,
-) -> tuple[CauseRemoval, ...]:
+) -> tuple[StepSavings, ...]:
     """Return the savings of steps if each of these links were like the fastest class.
 
     The result is empty if no rank waits for messages.
@@ -171,8 +171,8 @@ def plan_link_removals(
     if not has_named_senders(run):
         return ()
     return tuple(
-        CauseRemoval((begin + place,), rank, savings.before, savings.after, savings.message)
+        replace(savings, causes=(begin + place,))
         for place, changes in enumerate(deterministic.changes)
         if changes
-        for rank, savings in enumerate(compute_link_savings(run, rank_timelines, changes))
+        for savings in compute_link_savings(run, rank_timelines, changes)
     )

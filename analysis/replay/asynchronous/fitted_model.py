@@ -1,11 +1,11 @@
 """Fitted model of an asynchronous run: the makespan that references and causes account for.
 
-It is the counterpart of `replay/lockstep/fitted_model.py`.
+See `replay/fitted_parts.py` for its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +16,19 @@ from laggard.analysis.detection.asynchronous_causes import (
     usual_transfer_s,
 )
 from laggard.analysis.detection.causes import Cause
-from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
-from laggard.analysis.detection.reference import COMPUTE_CODES, References, compute_log_ratio
+from laggard.analysis.detection.reference import COMPUTE_CODES, References
 from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
-from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.tables.timelines.rank_timeline import PHASES, RankTimeline
-from laggard.core.simulation.step_graph import StepDependencies, StepDurations
+from laggard.analysis.replay.asynchronous.step_savings import StepSavings, apply_savings
+from laggard.analysis.replay.fitted_parts import (
+    classify_slowness,
+    compute_levels,
+    extract_jitter,
+    model_transfers,
+    shuffle_alike,
+)
+from laggard.analysis.tables.columns import BoolArray, FloatArray
+from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
+from laggard.core.simulation.step_graph import StepDependencies, StepGraph
 from laggard.core.span_schema import Phase
 
 _COMM = Phase.COMM.code
@@ -51,46 +58,32 @@ def compute_modeled_async_makespan(
     # One key per step number, shared by all ranks: ranks that run in step then get the jitter of
     # the same steps, so that jitter which occurred together stays together.
     keys = np.random.default_rng(seed).random(len(work.samples))
-    before, after = [], []
+    savings: list[StepSavings] = []
     for rank, rank_timeline in enumerate(async_replay.rank_timelines):
         seconds = work.seconds[: len(rank_timeline), rank]
         own = [cause for cause in causes if cause.rank == rank]
-        change = (
-            _model_seconds(
-                rank_timeline,
-                rank,
-                work,
-                references,
-                own,
-                keys,
-                _mask_kept_steps(rank_timeline, async_replay.end_s),
-            )
-            - seconds
-        )
+        kept = _mask_kept_steps(rank_timeline, async_replay.end_s)
+        levels = compute_levels(work, references, own, rank)[: len(rank_timeline)]
+        saved = seconds - _model_seconds(rank_timeline, seconds, levels, own, keys, kept)
         # A phase's change is divided between before and after the wait as its time was.
         early = np.where(
             seconds > 0, rank_timeline.before / np.where(seconds > 0, seconds, 1.0), 0.0
         )
-        before.append(
-            (rank_timeline.ready_s - rank_timeline.start_s + (change * early).sum(axis=1))[None]
+        before, after = (saved * early).sum(axis=1), (saved * (1.0 - early)).sum(axis=1)
+        savings.append(StepSavings(rank, before, after, np.zeros(len(rank_timeline))))
+    steps = async_replay.steps
+    if isinstance(steps, StepGraph):
+        dependencies = tuple(
+            _model_lags(
+                rank_timeline, steps.dependencies[rank], [c for c in causes if c.rank == rank], keys
+            )
+            for rank, rank_timeline in enumerate(async_replay.rank_timelines)
         )
-        after.append(
-            (rank_timeline.end_s - rank_timeline.resume_s + (change * (1.0 - early)).sum(axis=1))[
-                None
-            ]
-        )
-    durations = StepDurations(
-        tuple(np.maximum(b, 0.0) for b in before), tuple(np.maximum(a, 0.0) for a in after)
+        steps = replace(steps, dependencies=dependencies)
+    durations = apply_savings(
+        async_replay.observed(), savings, removed=np.zeros((1, 0), dtype=np.bool_)
     )
-    dependencies = tuple(
-        _model_lags(async_replay, rank, [c for c in causes if c.rank == rank], keys)
-        for rank in range(len(async_replay.rank_timelines))
-    )
-    return float(
-        replace(async_replay, dependencies=dependencies).compute_makespans(
-            durations, goal_samples=async_replay.goal_samples()
-        )[0]
-    )
+    return float(replace(async_replay, steps=steps).compute_makespans(durations)[0])
 
 
 def _mask_kept_steps(rank_timeline: RankTimeline, ended_s: float) -> BoolArray:
@@ -104,9 +97,8 @@ def _mask_kept_steps(rank_timeline: RankTimeline, ended_s: float) -> BoolArray:
 
 def _model_seconds(
     rank_timeline: RankTimeline,
-    rank: int,
-    work: StackedSteps,
-    references: References,
+    seconds: FloatArray,
+    levels: FloatArray,
     causes: Sequence[Cause],
     keys: FloatArray,
     kept: BoolArray,
@@ -115,66 +107,25 @@ def _model_seconds(
 
     Phases that occur only in some steps are redistributed without a change.
     """
-    seconds = work.seconds[: len(rank_timeline), rank]
-    levels = _compute_levels(rank_timeline, rank, references, causes)
-    modeled = seconds[_shuffle_steps(kept, keys, rank_timeline.taken)]
-    jitter = _extract_jitter(
-        compute_log_ratio(seconds[:, _LOCAL].sum(axis=1), levels[:, _LOCAL].sum(axis=1))
-    )
-    order = _shuffle_steps(kept, keys, rank_timeline.taken * (1 << 32))
+    order = shuffle_alike(~kept, rank_timeline.taken, keys)
+    jitter = extract_jitter(seconds[:, _LOCAL], levels[:, _LOCAL])
+    modeled = seconds[order]
     modeled[:, _LOCAL] = levels[:, _LOCAL] * np.exp(jitter[order])[:, None]
-    modeled[:, _COMM] = _model_transfers(rank_timeline, seconds[:, _COMM], causes, keys, kept)
+    modeled[:, _COMM] = 0.0
+    carrying = np.flatnonzero((seconds[:, _COMM] > 0) & ~kept)
+    if len(carrying):
+        slowness = (
+            np.ones(len(rank_timeline))
+            if rank_timeline.is_peer_to_peer
+            else _compute_slowness(rank_timeline, causes)
+        )
+        slowness = slowness[carrying]
+        # The samples of a step and its slowness in one integer.
+        kinds = rank_timeline.taken[carrying] * (1 << 32) + classify_slowness(slowness)
+        every = np.ones(len(carrying), dtype=np.bool_)
+        order = shuffle_alike(every, kinds, keys[carrying])
+        modeled[carrying, _COMM] = model_transfers(seconds[carrying, _COMM], slowness, order)
     return np.where(kept[:, None], seconds, modeled)
-
-
-def _model_transfers(
-    rank_timeline: RankTimeline,
-    seconds: FloatArray,
-    causes: Sequence[Cause],
-    keys: FloatArray,
-    kept: BoolArray,
-) -> FloatArray:
-    """Return the modeled seconds of transfers, [N], redistributed among the steps that have any.
-
-    Transfers are often of two kinds: some messages had arrived before the rank asked for them,
-    others had not. Therefore the mean is used instead of the median.
-    """
-    carrying = np.flatnonzero((seconds > 0) & ~kept)
-    modeled = np.zeros(len(seconds))
-    if not len(carrying):
-        return modeled
-    slowness = (
-        np.ones(len(rank_timeline))
-        if rank_timeline.is_peer_to_peer
-        else _compute_slowness(rank_timeline, causes)
-    )[carrying]
-    usual = seconds[carrying] / slowness
-    jitter = usual / running_mean(usual, 2 * MIN_STEPS + 1)
-    # The samples of a step and its slowness in one integer: only equal pairs exchange jitter.
-    kinds = rank_timeline.taken[carrying] * (1 << 32) + np.rint(64 * slowness).astype(np.int64)
-    order = _shuffle_steps(np.zeros(len(carrying), dtype=np.bool_), keys[carrying], kinds)
-    modeled[carrying] = usual.mean() * slowness * jitter[order]
-    return modeled
-
-
-def _compute_levels(
-    rank_timeline: RankTimeline, rank: int, references: References, causes: Sequence[Cause]
-) -> FloatArray:
-    """Return the durations of work that references and causes alone explain, [N, P]."""
-    steps = len(rank_timeline)
-    levels = references.device.of_rank(rank, range(PHASES))[:steps]
-    for cause in sorted(causes, key=lambda each: each.kind == "dynamic"):
-        if cause.spec.uses_links:
-            continue
-        codes = list(cause.spec.codes)
-        usual = references.own.of_rank(rank, codes)[:steps] * np.exp(cause.baseline)
-        covered = (
-            np.flatnonzero(cause.covers(steps)) if cause.kind == "dynamic" else np.arange(steps)
-        )
-        levels[np.ix_(covered, np.array(codes))] = usual[covered] * (
-            cause.slowdown if cause.kind == "dynamic" else 1.0
-        )
-    return levels
 
 
 def _compute_slowness(rank_timeline: RankTimeline, causes: Sequence[Cause]) -> FloatArray:
@@ -192,78 +143,58 @@ def _compute_slowness(rank_timeline: RankTimeline, causes: Sequence[Cause]) -> F
     return slowness
 
 
-def _extract_jitter(logs: FloatArray) -> FloatArray:
-    """Return a series of logs minus its running median."""
-    return logs - running_median(logs, 2 * MIN_STEPS + 1)
-
-
-def _shuffle_steps(kept: BoolArray, keys: FloatArray, alike: IntArray) -> IntArray:
-    """Return for each step a step of the same kind whose jitter it gets, [N].
-
-    Ranks that run in step get the jitter of the same steps.
-    """
-    order = np.arange(len(kept))
-    for size in np.unique(alike):
-        same = np.flatnonzero((alike == size) & ~kept)
-        order[same] = same[np.argsort(keys[same])]
-    return order
-
-
 def _model_lags(
-    async_replay: AsyncReplay, rank: int, causes: Sequence[Cause], keys: FloatArray
+    rank_timeline: RankTimeline,
+    dependencies: Sequence[StepDependencies],
+    causes: Sequence[Cause],
+    keys: FloatArray,
 ) -> tuple[StepDependencies, ...]:
     """Return a rank's dependencies with modeled message delays.
 
     A delay is the usual one between the two ranks, times the slowdown of the causes, times
     redistributed jitter. Dependencies that the rank did not wait for keep their assumed delay.
     """
-    if not async_replay.dependencies[rank]:
-        return ()
-    rank_timeline, dependencies = async_replay.rank_timelines[rank], async_replay.dependencies[rank]
-    usual = _compute_usual_lags_s(async_replay, rank)
+    usual = _compute_usual_lags_s(rank_timeline, dependencies)
     slowness = (
         _compute_slowness(rank_timeline, causes)
         if rank_timeline.is_peer_to_peer
         else np.ones(len(rank_timeline))
     )
-    observed = {
-        step: dependency.lag_s / (usual[dependency.rank] * slowness[step])
-        for step, each in enumerate(dependencies)
-        for dependency in each.required
-        if dependency.rank == rank_timeline.awaited[step] and dependency.lag_s > 0
-    }
-    order = sorted(observed, key=lambda step: float(keys[step]))
-    shuffled = {step: observed[other] for step, other in zip(observed, order, strict=True)}
-    return tuple(
-        replace(
-            each,
+    binding = dict(_find_binding_lags(rank_timeline, dependencies))
+    steps = np.array(list(binding), dtype=np.int64)
+    jitter = np.array(
+        [lag_s / (usual[rank] * slowness[step]) for step, (rank, lag_s) in binding.items()]
+    )
+    order = shuffle_alike(np.ones(len(steps), dtype=np.bool_), np.zeros_like(steps), keys[steps])
+    modeled = list(dependencies)
+    for step, factor in zip(steps.tolist(), jitter[order].tolist(), strict=True):
+        awaited = binding[step][0]
+        lag_s = usual[awaited] * float(slowness[step]) * factor
+        modeled[step] = replace(
+            modeled[step],
             required=tuple(
-                replace(dependency, lag_s=usual[dependency.rank] * slowness[step] * shuffled[step])
-                if step in shuffled and dependency.rank == rank_timeline.awaited[step]
-                else dependency
-                for dependency in each.required
+                replace(each, lag_s=lag_s) if each.rank == awaited else each
+                for each in modeled[step].required
             ),
         )
-        for step, each in enumerate(dependencies)
-    )
+    return tuple(modeled)
 
 
-def _compute_usual_lags_s(async_replay: AsyncReplay, rank: int) -> dict[int, float]:
-    """Return the median lag for each awaited rank.
-
-    A rank that was never waited for gets the median over the others.
-    """
-    lags: dict[int, list[float]] = {}
-    others = {
-        dependency.rank for each in async_replay.dependencies[rank] for dependency in each.required
-    }
-    for step, each in enumerate(async_replay.dependencies[rank]):
+def _find_binding_lags(
+    rank_timeline: RankTimeline, dependencies: Sequence[StepDependencies]
+) -> Iterator[tuple[int, tuple[int, float]]]:
+    """Yield each step whose awaited message had a delay, with the awaited rank and the delay."""
+    for step, each in enumerate(dependencies):
         for dependency in each.required:
-            if (
-                dependency.rank == async_replay.rank_timelines[rank].awaited[step]
-                and dependency.lag_s > 0
-            ):
-                lags.setdefault(dependency.rank, []).append(dependency.lag_s)
-    known = {other: float(np.median(values)) for other, values in lags.items()}
-    middle = float(np.median(list(known.values()))) if known else 0.0
-    return {other: known.get(other, middle) for other in others}
+            if dependency.rank == rank_timeline.awaited[step] and dependency.lag_s > 0:
+                yield step, (dependency.rank, dependency.lag_s)
+
+
+def _compute_usual_lags_s(
+    rank_timeline: RankTimeline, dependencies: Sequence[StepDependencies]
+) -> dict[int, float]:
+    """Return the median lag for each awaited rank."""
+    lags: dict[int, list[float]] = {}
+    for _, (rank, lag_s) in _find_binding_lags(rank_timeline, dependencies):
+        lags.setdefault(rank, []).append(lag_s)
+    return {rank: float(np.median(values)) for rank, values in lags.items()}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from laggard.analysis.detection.links import sum_carried_bytes
+from laggard.analysis.replay.asynchronous.step_savings import StepSavings
 from laggard.analysis.replay.link_model import (
     estimate_run_hops,
     require_known_ends,
     require_link_samples,
 )
-from laggard.analysis.tables.columns import BoolArray, FloatArray, SpanColumns
+from laggard.analysis.tables.columns import BoolArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 from laggard.core.cost_model.links import LinkChange, NetworkHop
@@ -24,21 +24,6 @@ _S = 1e-9
 _MIN_REMAINING_SHARE = 0.02
 """Share of a message's time that remains on any link, since it is still packed, written and
 read."""
-
-
-@dataclass(frozen=True)
-class StepSavings:
-    """Seconds saved in each step of a rank, [N]; negative values mean slower links.
-
-    Attributes:
-        before: seconds saved before the step's wait.
-        after: seconds saved after the step's wait.
-        message: seconds saved by the message that the step waits for.
-    """
-
-    before: FloatArray
-    after: FloatArray
-    message: FloatArray
 
 
 def compute_link_savings(
@@ -160,4 +145,4 @@ def _compute_savings(
         np.bincount(step[part], saved[part], len(rank_timeline)).astype(np.float64)
         for part in parts
     )
-    return StepSavings(before, after, message)
+    return StepSavings(rank, before, after, message)

@@ -13,11 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
-from laggard.core.rules.wait_rule import WaitRule
+from laggard.core.rules.wait_rule import WaitRule, count_spare
+from laggard.core.simulation.group_steps import GroupSteps
 from laggard.core.simulation.step_graph import (
     NO_DEPENDENCIES,
     StepDependencies,
     StepDependency,
+    StepGraph,
 )
 from laggard.core.span_schema import Phase
 
@@ -53,7 +55,7 @@ def _attribute_rank_waits(
     for step in np.flatnonzero(
         (rank_timeline.awaited < 0) & (rank_timeline.after[:, _COMM] > 0)
     ).tolist():
-        least = int(rank_timeline.number[step]) - rule.max_steps_behind - 1
+        least = rule.oldest_step(int(rank_timeline.number[step]))
         left_s = float(rank_timeline.after[step, _COMM])
         sent = []
         for other in rank_timeline.partners[step]:
@@ -70,6 +72,35 @@ def _attribute_rank_waits(
     return replace(
         rank_timeline, resume_s=resume_s, after=after, awaited=awaited, message_s=message_s
     )
+
+
+def build_step_graph(rank_timelines: Sequence[RankTimeline], rule: WaitRule | None) -> StepGraph:
+    """Return the steps of all ranks and their dependencies (see `find_dependencies`)."""
+    return StepGraph(_list_start_times(rank_timelines), find_dependencies(rank_timelines, rule))
+
+
+def build_group_steps(rank_timelines: Sequence[RankTimeline], size: int, rounds: int) -> GroupSteps:
+    """Return the steps of ranks that went on in groups, with the usual lag of a group.
+
+    The last rank of a group resumes when it is notified, which is recorded after its wait. While a
+    group is agreed on, a rank is idle without a known rank to wait for. This time counts as work
+    after the wait.
+    """
+    lags = [
+        dependency.lag_s
+        for rank_timeline, of_rank in zip(
+            rank_timelines, find_dependencies(rank_timelines, None), strict=True
+        )
+        for step, dependencies in enumerate(of_rank)
+        for dependency in dependencies.required
+        if rank_timeline.wait_s[step] > 0
+    ]
+    lag_s = float(np.median(lags)) if lags else 0.0
+    return GroupSteps(_list_start_times(rank_timelines), size, rounds, lag_s)
+
+
+def _list_start_times(rank_timelines: Sequence[RankTimeline]) -> tuple[float, ...]:
+    return tuple(float(each.start_s[0]) for each in rank_timelines)
 
 
 def find_dependencies(
@@ -110,9 +141,8 @@ def find_dependencies(
             if last is not None:
                 required[last.rank] = last
             unmet = len(required_steps[rank][step]) - len(met)
-            # Unfulfilled dependencies used up part of the spare ones; one dependency always
-            # remains.
-            spare = 0 if rule is None else max(min(rule.spare - unmet, len(required) - 1), 0)
+            # Unfulfilled dependencies used up part of the spare ones.
+            spare = 0 if rule is None else count_spare(rule.spare - unmet, len(required))
             of_rank.append(
                 StepDependencies(tuple(required.values()), spare) if required else NO_DEPENDENCIES
             )
@@ -131,9 +161,7 @@ def _find_required(
         return []
     rank_timeline = rank_timelines[rank]
     others = tuple(rank_timeline.partners[step]) if rule.others is None else rule.others[rank]
-    least = (
-        int(rank_timeline.number[step]) - rule.max_steps_behind - (1 if rule.start_suffices else 0)
-    )
+    least = rule.oldest_step(int(rank_timeline.number[step]))
     if least < 0:
         return []
     required_steps = []

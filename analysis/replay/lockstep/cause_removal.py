@@ -1,10 +1,4 @@
-"""Effect of removing a cause on the measured durations.
-
-The slowness is removed and the jitter is kept: a duration d becomes min(d, d* d / m), where m is
-the running median of d around it and d* the reference. So a duration never grows. Cutting each
-duration at d* instead would make a rank faster than any healthy rank, which has jitter too, and a
-barrier waits for the slowest of all ranks.
-"""
+"""Effect of removing a cause on the measured durations of ranks in lockstep."""
 
 from __future__ import annotations
 
@@ -14,10 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.detection.causes import Cause
-from laggard.analysis.detection.intervals import MIN_STEPS, running_median
 from laggard.analysis.detection.lockstep.family_work import StalledWork
 from laggard.analysis.detection.reference import References
 from laggard.analysis.detection.transfers import Transfers
+from laggard.analysis.replay.kept_shares import (
+    compute_kept_share,
+    compute_level_factor,
+    find_disturbed_steps,
+    plan_kept_shares,
+)
 from laggard.analysis.replay.lockstep.saved_time import SavedTime
 from laggard.analysis.replay.lockstep.slow_sends import COMM, measure_slow_sends
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
@@ -123,106 +122,18 @@ def plan_removals(
     )
 
 
-def find_deterministic_partner(causes: Sequence[Cause], cause: Cause) -> int | None:
-    """Return the index of the deterministic cause of a dynamic one's rank and family, or None."""
-    if cause.kind == "deterministic":
-        return None
-    for index, other in enumerate(causes):
-        if other.kind == "deterministic" and (other.rank, other.family) == (
-            cause.rank,
-            cause.family,
-        ):
-            return index
-    return None
-
-
-@dataclass(frozen=True)
-class KeptShares:
-    """Shares of a rank's durations that are kept once all of `causes` are removed.
-
-    A rank's deterministic and dynamic cause overlap. Removing both gives one joint effect, which
-    differs from the sum of the two single effects, so a pair corrects the sum: its sign is -1.
-
-    Attributes:
-        causes: positions of the causes.
-        kept: share of each duration that is kept, [S, phases].
-        sign: 1, or -1 if the saved seconds are to be subtracted.
-    """
-
-    causes: tuple[int, ...]
-    kept: FloatArray
-    sign: float = 1.0
-
-
-def plan_kept_shares(
-    causes: Sequence[Cause],
-    index: int,
-    covered: BoolArray,
-    seconds: FloatArray,
-    own: FloatArray,
-    fleet: FloatArray,
-) -> tuple[KeptShares, ...]:
-    """Compute which shares of durations remain without one cause of a rank.
-
-    Args:
-        causes: all causes.
-        index: position of the cause.
-        covered: mask of the steps that the cause covers, [S].
-        seconds: durations of the phases that the cause slows down, [S, phases].
-        own: the rank's own references, [S, phases].
-        fleet: references of the fastest class, [S, phases].
-    """
-    cause = causes[index]
-    usual = own * np.exp(cause.baseline)
-    if cause.kind == "deterministic":
-        # Steps inside a dynamic cause count with their usual duration: the excess belongs to that
-        # cause.
-        disturbed = _find_disturbed_steps(causes, cause, len(covered))
-        kept = compute_kept_share(seconds, fleet, covered & ~disturbed)
-        kept = np.minimum(kept, compute_kept_share(usual, fleet, covered & disturbed))
-        return (KeptShares((index,), kept),)
-    alone = compute_kept_share(seconds, usual, covered)
-    partner = find_deterministic_partner(causes, cause)
-    if partner is None:
-        return (KeptShares((index,), alone),)
-    without_partner = compute_kept_share(usual, fleet, covered)
-    both = np.minimum(
-        np.minimum(alone, without_partner), compute_kept_share(seconds, fleet, covered)
-    )
-    joint = alone + without_partner - both
-    return KeptShares((index,), alone), KeptShares((partner, index), joint, sign=-1.0)
-
-
 def _plan_local_removals(
     saved_time: SavedTime, references: References, causes: Sequence[Cause], index: int
 ) -> list[LocalRemoval]:
-    cause, timeline = causes[index], saved_time.timeline
-    assert cause.rank is not None
-    rank = cause.rank
-    if cause.spec.counts_unrecorded:
+    if causes[index].spec.counts_unrecorded:
         return [_plan_stall_removal(saved_time, references, causes, index)]
-    codes = list(cause.spec.codes)
-    shares = plan_kept_shares(
-        causes,
-        index,
-        cause.covers(len(timeline.steps)) & ~timeline.warm_up,
-        timeline.work.of_rank(rank, codes),
-        references.own.of_rank(rank, codes),
-        references.fleet.of_rank(rank, codes),
-    )
+    shares = plan_kept_shares(saved_time.timeline, references, causes, index)
     return [
-        _build_removal(each.causes, rank, each.sign * saved_time.of_work(rank, codes, each.kept))
+        _build_removal(
+            each.causes, each.rank, each.sign * saved_time.of_work(each.rank, each.codes, each.kept)
+        )
         for each in shares
     ]
-
-
-def _find_disturbed_steps(causes: Sequence[Cause], cause: Cause, steps: int) -> BoolArray:
-    """Return a mask of the steps inside dynamic causes of a cause's rank and family, [steps]."""
-    disturbed = np.zeros(steps, dtype=np.bool_)
-    for other in causes:
-        if other.kind == "dynamic" and (other.rank, other.family) == (cause.rank, cause.family):
-            disturbed |= other.covers(steps)
-    return disturbed
 
 
 def _plan_stall_removal(
@@ -243,7 +154,7 @@ def _plan_stall_removal(
     if cause.kind == "dynamic":
         excess = stalled - normal
     else:
-        disturbed = _find_disturbed_steps(causes, cause, steps)
+        disturbed = find_disturbed_steps(causes, cause, steps)
         excess = np.where(disturbed, np.minimum(stalled, normal), stalled) - fleet_s
     covered = cause.covers(steps) & ~timeline.warm_up
     excess = np.where(covered, np.maximum(excess, 0.0), 0.0)
@@ -271,29 +182,6 @@ def _build_removal(causes: tuple[int, ...], rank: int, seconds: FloatArray) -> L
     nonzero = np.flatnonzero(seconds)
     first, last = (int(nonzero[0]), int(nonzero[-1])) if len(nonzero) else (0, 0)
     return LocalRemoval(causes, rank, first, seconds[first : last + 1].copy())
-
-
-def compute_kept_share(seconds: FloatArray, target: FloatArray, covered: BoolArray) -> FloatArray:
-    """Return the share of each duration that is kept when its level drops to `target`, [S, phases].
-
-    The jitter is kept. The share is 1 outside `covered`.
-    """
-    kept = np.ones_like(seconds)
-    for phase in range(seconds.shape[1]):
-        at = np.flatnonzero(covered & (seconds[:, phase] > 0) & (target[:, phase] > 0))
-        kept[at, phase] = _compute_level_factor(np.log(seconds[at, phase] / target[at, phase]))
-    return kept
-
-
-def _compute_level_factor(logs: FloatArray) -> FloatArray:
-    """Return factors that remove the level of a series of log ratios where the level is above 0.
-
-    The jitter about the level is kept.
-    """
-    if not len(logs):
-        return np.ones(0)
-    factor: FloatArray = np.exp(-np.maximum(running_median(logs, 2 * MIN_STEPS + 1), 0.0))
-    return factor
 
 
 def _plan_transfer_removals(
@@ -326,7 +214,7 @@ def _compute_transfer_factor(
         (timeline.barrier_step >= first) & (timeline.barrier_step <= last) & (transfers.seconds > 0)
     )
     factor = np.ones(len(transfers.step_logs))
-    factor[first : last + 1] = _compute_level_factor(
+    factor[first : last + 1] = compute_level_factor(
         transfers.step_logs[first : last + 1] - baseline
     )
     return np.append(np.where(covered, factor[timeline.barrier_step], 1.0), 1.0)

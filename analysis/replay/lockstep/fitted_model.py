@@ -1,12 +1,7 @@
-"""Fitted model of a run: the makespan that references and found causes alone account for.
+"""Fitted model of a run in lockstep: the makespan that references and found causes account for.
 
-Every duration is its reference, times the slowdown of the causes acting on it, times jitter.
-Jitter is fluctuation that is shorter than any slow interval. It is fitted as the rest of a
-duration about its own running median. It is then redistributed in whole steps, so that no observed
-duration stays in its place. Slow drift, and slow intervals that were not found, remain
-unexplained. The jitter of transfers is redistributed among the steps that have transfers, about
-their mean. The mean is used because ranks that rarely synchronize often have links of two speeds,
-and no median lies in between. Warm-up steps keep their durations.
+See `replay/fitted_parts.py` for its parts. The jitter of transfers is redistributed among the steps
+that have transfers. Warm-up steps keep their durations.
 """
 
 from __future__ import annotations
@@ -17,12 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from laggard.analysis.detection.causes import Cause
-from laggard.analysis.detection.intervals import MIN_STEPS, running_mean, running_median
-from laggard.analysis.detection.reference import References, compute_log_ratio
+from laggard.analysis.detection.reference import References
 from laggard.analysis.detection.transfers import Transfers
+from laggard.analysis.replay.fitted_parts import (
+    classify_slowness,
+    compute_levels,
+    extract_jitter,
+    model_transfers,
+)
 from laggard.analysis.replay.lockstep.slow_sends import COMM, measure_slow_sends
 from laggard.analysis.tables.columns import FloatArray, IntArray
-from laggard.analysis.tables.timelines.phase_times import PHASES
 from laggard.analysis.tables.timelines.timeline import Timeline
 from laggard.core.simulation.maxplus import Schedule, compute_makespan
 
@@ -55,27 +54,11 @@ def compute_modeled_makespan(
     return compute_makespan(replace(observed, local=local), np.append(factor, 1.0))
 
 
-def _compute_levels(
+def _compute_rank_levels(
     timeline: Timeline, references: References, causes: Sequence[Cause], rank: int
 ) -> FloatArray:
-    """Return the references of a rank times the slowdowns of its causes, [S, P]."""
-    levels = references.device.of_rank(rank, range(PHASES))
-    seconds = timeline.of_rank(rank)
-    own = [cause for cause in causes if cause.rank == rank]
-    # Deterministic causes come first: they fill all steps, and dynamic ones overwrite their
-    # interval.
-    for cause in sorted(own, key=lambda each: each.kind == "dynamic"):
-        codes = list(cause.spec.codes)
-        if cause.spec.counts_unrecorded:
-            # Stalls are kept as measured, like all unrecorded time.
-            levels[:, codes] = seconds[:, codes]
-            continue
-        usual = references.own.of_rank(rank, codes) * np.exp(cause.baseline)
-        if cause.kind == "deterministic":
-            levels[:, codes] = usual
-        else:
-            inside = np.flatnonzero(cause.covers(len(levels)))[:, None]
-            levels[inside, codes] = usual[inside[:, 0]] * cause.slowdown
+    """Return what references and causes explain of a rank's work and individual sends, [S, P]."""
+    levels, seconds = compute_levels(timeline, references, causes, rank), timeline.of_rank(rank)
     for cause in causes:
         if cause.rank is None and cause.kind == "dynamic":
             slow = measure_slow_sends(timeline, rank, cause)
@@ -94,11 +77,6 @@ def _shuffle_steps(timeline: Timeline, rng: np.random.Generator) -> IntArray:
     return order
 
 
-def _extract_jitter(logs: FloatArray) -> FloatArray:
-    """Return a series of logs minus its running median, [S]."""
-    return logs - running_median(logs, 2 * MIN_STEPS + 1)
-
-
 def _model_local_work(
     timeline: Timeline,
     references: References,
@@ -112,11 +90,9 @@ def _model_local_work(
     """
     modeled = observed.copy()
     for rank in range(observed.shape[1]):
-        seconds, levels = (
-            timeline.of_rank(rank),
-            _compute_levels(timeline, references, causes, rank),
-        )
-        jitter = _extract_jitter(compute_log_ratio(seconds.sum(axis=1), levels.sum(axis=1)))
+        seconds = timeline.of_rank(rank)
+        levels = _compute_rank_levels(timeline, references, causes, rank)
+        jitter = extract_jitter(seconds, levels)
         jitter[timeline.warm_up] = 0.0
         scale = np.where(seconds > 0, levels / np.where(seconds > 0, seconds, 1.0), 1.0)
         scale *= np.exp(jitter[order])[:, None]
@@ -137,14 +113,13 @@ def _model_transfer_factor(
     transfer_kinds = np.rint(8 * np.log2(expected))
     for kind in np.unique(transfer_kinds[is_transferring]):
         at = np.flatnonzero(is_transferring & (transfer_kinds == kind))
-        usual = ratios[at] / slowness[at]
-        jitter = usual / running_mean(usual, 2 * MIN_STEPS + 1)
-        for slow in np.unique(np.rint(64 * slowness[at])):
+        classes, places = classify_slowness(slowness[at]), np.arange(len(at))
+        for slow in np.unique(classes):
             # The same order as for the work, so that jitter of work and transfer which occurred in
             # one step stays in one step.
-            alike = np.flatnonzero(np.rint(64 * slowness[at]) == slow)
-            jitter[alike] = jitter[alike][np.argsort(np.argsort(order[at[alike]]))]
-        ratios[at] = usual.mean() * slowness[at] * jitter
+            alike = np.flatnonzero(classes == slow)
+            places[alike] = alike[np.argsort(np.argsort(order[at[alike]]))]
+        ratios[at] = model_transfers(ratios[at], slowness[at], places)
     modeled = transfers.expected * ratios[timeline.barrier_step]
     known = (transfers.seconds > 0) & ~timeline.pause & ~timeline.warm_up[timeline.barrier_step]
     return np.where(known, modeled / np.where(known, transfers.seconds, 1.0), 1.0)

@@ -10,8 +10,14 @@ import numpy as np
 from laggard.analysis.replay.lockstep.cause_removal import LinkRemoval, RemovalPlan
 from laggard.analysis.replay.shapley import MAX_EXACT_PLAYERS, compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
-from laggard.analysis.tables.timelines.timeline import ROWS_AT_ONCE
-from laggard.core.simulation.maxplus import Blocks, Schedule, compute_block_seconds, split_blocks
+from laggard.core.simulation.maxplus import (
+    Blocks,
+    Schedule,
+    compute_block_seconds,
+    compute_makespan,
+    select_entering_transfers,
+    split_blocks,
+)
 
 # Cells (coalitions x barriers x ranks) evaluated at once; 32 MB per array of float64.
 _MAX_CELLS = 4_000_000
@@ -28,25 +34,17 @@ class LockstepReplay:
 
     def makespan(self, removed: BoolArray) -> float:
         """Return the makespan in virtual seconds with the marked causes, [causes], removed."""
-        return float(
-            sum(
-                self._compute_seconds(part, removed[None, None, :]).sum()
-                for blocks in split_blocks(self.schedule.depends)
-                for part in blocks.parts(ROWS_AT_ONCE)
-            )
-        )
+        return compute_makespan(self.schedule_without(removed))
 
-    def schedule_without_causes(self) -> Schedule:
-        """Return the durations that remain when all causes are removed."""
-        count = len(self.schedule.local)
-        removed = np.ones((1, 1, len(self.removals.affected)), dtype=np.bool_)
-        local = self.schedule.local.copy()
+    def schedule_without(self, removed: BoolArray) -> Schedule:
+        """Return the durations that remain with the marked causes, [causes], removed."""
+        local, transfer = self.schedule.local.copy(), self.schedule.transfer
         for removal in self.removals.local:
-            rows = np.s_[removal.first : removal.first + len(removal.seconds)]
-            local[rows, removal.rank] -= removal.seconds
+            if removed[list(removal.causes)].all():
+                rows = np.s_[removal.first : removal.first + len(removal.seconds)]
+                local[rows, removal.rank] -= removal.seconds
         np.maximum(local, 0.0, out=local)
-        factor = self._compute_factor(np.arange(count)[None, :], removed)[0, 0]
-        transfer = self.schedule.transfer
+        factor = self._compute_factor(np.arange(len(local))[None, :], removed[None, None])[0, 0]
         if (factor != 1.0).any():
             transfer = transfer * factor[:, None]
         return replace(self.schedule, local=local, transfer=transfer)
@@ -116,7 +114,7 @@ class LockstepReplay:
             is_removed = _are_all_removed(removed, removal.causes)
             local[..., removal.rank] -= is_removed[:, :, None] * removal.seconds_at(at)
         np.maximum(local, 0.0, out=local)
-        transfer = np.where((at > 0)[..., None], self.schedule.transfer[at - 1], 0.0)
+        transfer = select_entering_transfers(self.schedule.transfer, at)
         transfer = transfer * self._compute_factor(at - 1, removed)[..., None]
         return compute_block_seconds(blocks, local, transfer, self.schedule)
 

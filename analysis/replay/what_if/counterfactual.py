@@ -18,19 +18,19 @@ from laggard.analysis.replay.asynchronous.async_analysis import (
     build_async_analysis,
     explain_no_replay,
 )
-from laggard.analysis.replay.asynchronous.cause_removal import apply_removals
 from laggard.analysis.replay.asynchronous.link_savings import compute_link_savings
+from laggard.analysis.replay.asynchronous.step_savings import StepSavings, apply_savings
 from laggard.analysis.replay.lockstep.all_reduce_ring import compute_transfer_factor, find_ring
+from laggard.analysis.replay.lockstep.cause_removal import LocalRemoval, TransferRemoval
 from laggard.analysis.replay.lockstep.lockstep_analysis import (
     LockstepAnalysis,
     build_lockstep_analysis,
 )
-from laggard.analysis.replay.lockstep.lockstep_replay import LockstepReplay
-from laggard.analysis.tables.columns import BoolArray, FloatArray
+from laggard.analysis.tables.columns import BoolArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.rank_timeline import PHASES
 from laggard.core.cost_model.links import LinkChange
 from laggard.core.errors import InputError, RunFolderError
-from laggard.core.simulation.step_graph import StepDurations
 from laggard.core.span_schema import Phase
 
 _COMPUTE, _COMM = list(COMPUTE_CODES), Phase.COMM.code
@@ -133,96 +133,68 @@ def _refuse_conflicting_links(causes: Sequence[Cause], counterfactual: Counterfa
 def _compute_lockstep_s(
     analysis: LockstepAnalysis, run: RunData, counterfactual: Counterfactual, removed: BoolArray
 ) -> float:
-    schedule, removals = analysis.replay.schedule, analysis.replay.removals
-    # Removals were measured at the original speed. If the same work becomes faster by another
-    # change, the seconds that they save shrink in proportion.
-    local = schedule.local.copy()
-    for rank, speed in counterfactual.speeds.items():
-        kept = np.full((len(analysis.timeline.steps), len(_COMPUTE)), 1.0 / speed)
-        local[:, rank] -= analysis.timeline.work_before_barriers(rank, 1.0 - kept, _COMPUTE)
-    left = tuple(
+    timeline, removals = analysis.timeline, analysis.replay.removals
+    barriers = len(timeline.group) + 1
+    local = [
         replace(
-            removal,
-            seconds=removal.seconds
-            * _compute_remaining_share(
-                analysis.causes, removal.causes, removal.rank, counterfactual
-            ),
+            each, seconds=each.seconds * _compute_remaining_share(analysis, each, counterfactual)
         )
-        for removal in removals.local
-    )
-    transfer = schedule.transfer / counterfactual.transfers
+        for each in removals.local
+    ]
+    for rank, speed in counterfactual.speeds.items():
+        saved = np.full((len(timeline.steps), len(_COMPUTE)), 1.0 - 1.0 / speed)
+        seconds = timeline.work_before_barriers(rank, saved, _COMPUTE)
+        local.append(LocalRemoval((), rank, 0, seconds))
+    transfer = [
+        *removals.transfer,
+        TransferRemoval((), np.full(barriers, 1.0 / counterfactual.transfers)),
+    ]
     if counterfactual.links:
-        ring = find_ring(run, analysis.timeline, analysis.transfers)
+        ring = find_ring(run, timeline, analysis.transfers)
         factor = compute_transfer_factor(
-            ring,
-            run,
-            analysis.timeline,
-            analysis.causes,
-            counterfactual.without,
-            counterfactual.links,
+            ring, run, timeline, analysis.causes, counterfactual.without, counterfactual.links
         )
-        transfer = transfer * factor[:, None]
-    faster = replace(schedule, local=np.maximum(local, 0.0), transfer=transfer)
-    return LockstepReplay(faster, replace(removals, local=left)).makespan(removed)
+        transfer.append(TransferRemoval((), factor))
+    changed = replace(removals, local=tuple(local), transfer=tuple(transfer))
+    return replace(analysis.replay, removals=changed).makespan(removed)
 
 
 def _compute_asynchronous_s(
     analysis: AsyncAnalysis, run: RunData, counterfactual: Counterfactual, removed: BoolArray
 ) -> float:
-    left = [
-        _compute_remaining_share(analysis.causes, removal.causes, removal.rank, counterfactual)
-        for removal in analysis.removals
+    async_replay, rank_timelines = analysis.async_replay, analysis.async_replay.rank_timelines
+    savings = [
+        each.scaled(
+            _compute_remaining_share(analysis, each, counterfactual),
+            1.0 / counterfactual.transfers,
+        )
+        for each in analysis.removals
     ]
-    removals = [
-        replace(
-            removal,
-            before=removal.before * kept,
-            after=removal.after * kept,
-            message=removal.message / counterfactual.transfers,
-        )
-        for removal, kept in zip(analysis.removals, left, strict=True)
-    ]
-    durations = apply_removals(analysis.async_replay, removals, removed[None])
-    before, after, earlier_s = (
-        list(each) for each in (durations.before, durations.after, durations.earlier_s)
-    )
-    for rank, rank_timeline in enumerate(analysis.async_replay.rank_timelines):
-        before[rank] = np.maximum(
-            before[rank] - _compute_saved_s(rank_timeline.before, rank, counterfactual), 0.0
-        )
-        after[rank] = np.maximum(
-            after[rank] - _compute_saved_s(rank_timeline.after, rank, counterfactual), 0.0
-        )
-        earlier_s[rank] = earlier_s[rank] + rank_timeline.message_s * (
-            1.0 - 1.0 / counterfactual.transfers
+    less_transfer = 1.0 - 1.0 / counterfactual.transfers
+    for rank, rank_timeline in enumerate(rank_timelines):
+        off = np.zeros(PHASES)
+        off[_COMPUTE] = 1.0 - 1.0 / counterfactual.speeds.get(rank, 1.0)
+        off[_COMM] = less_transfer
+        message = rank_timeline.message_s * less_transfer
+        savings.append(
+            StepSavings(rank, rank_timeline.before @ off, rank_timeline.after @ off, message)
         )
     if counterfactual.links:
-        for rank, savings in enumerate(
-            compute_link_savings(run, analysis.async_replay.rank_timelines, counterfactual.links)
-        ):
-            before[rank] = np.maximum(before[rank] - savings.before, 0.0)
-            after[rank] = np.maximum(after[rank] - savings.after, 0.0)
-            earlier_s[rank] = earlier_s[rank] + savings.message
-    faster = StepDurations(tuple(before), tuple(after), tuple(earlier_s))
-    return float(
-        analysis.async_replay.compute_makespans(faster, analysis.async_replay.goal_samples())[0]
-    )
-
-
-def _compute_saved_s(seconds: FloatArray, rank: int, counterfactual: Counterfactual) -> FloatArray:
-    """Return the seconds saved in each step, [N], from the seconds of its phases, [N, P]."""
-    computing = seconds[:, _COMPUTE].sum(axis=1) * (
-        1.0 - 1.0 / counterfactual.speeds.get(rank, 1.0)
-    )
-    saved: FloatArray = computing + seconds[:, _COMM] * (1.0 - 1.0 / counterfactual.transfers)
-    return saved
+        savings += compute_link_savings(run, rank_timelines, counterfactual.links)
+    durations = apply_savings(async_replay.observed(), savings, removed[None])
+    return float(async_replay.compute_makespans(durations)[0])
 
 
 def _compute_remaining_share(
-    causes: Sequence[Cause], named: Sequence[int], rank: int, counterfactual: Counterfactual
+    analysis: LockstepAnalysis | AsyncAnalysis,
+    removal: LocalRemoval | StepSavings,
+    counterfactual: Counterfactual,
 ) -> float:
-    """Return the share of a removal's seconds that is left once the same work is faster."""
-    family = causes[named[-1]].spec
+    """Return the share of a removal's seconds that is left once the same work is faster.
+
+    Removals are measured at the original speed, so they shrink in proportion.
+    """
+    family = analysis.causes[removal.causes[-1]].spec
     if family.uses_processor:
-        return 1.0 / counterfactual.speeds.get(rank, 1.0)
+        return 1.0 / counterfactual.speeds.get(removal.rank, 1.0)
     return 1.0 / counterfactual.transfers if family.uses_links else 1.0

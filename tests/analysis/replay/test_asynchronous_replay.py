@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.analysis.replay.asynchronous.async_replay import AsyncReplay
-from laggard.analysis.replay.asynchronous.group_replay import GroupReplay
-from laggard.analysis.replay.asynchronous.step_dependencies import find_dependencies
+from laggard.analysis.replay.asynchronous.step_dependencies import build_step_graph
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline
 from laggard.core.errors import RunFolderError
 from laggard.core.rules.wait_rule import WaitRule, get_wait_rule
+from laggard.core.simulation.group_steps import GroupSteps
 from laggard.core.simulation.step_graph import (
     NO_DEPENDENCIES,
     StepDependencies,
@@ -31,7 +31,7 @@ def race_of(rule: WaitRule | None, before: Seconds, after: Seconds) -> AsyncRepl
     rank_timelines = tuple(simulated(rule, before, after))
     return AsyncReplay(
         rank_timelines,
-        find_dependencies(rank_timelines, rule),
+        build_step_graph(rank_timelines, rule),
         min(float(p.end_s[-1]) for p in rank_timelines),
     )
 
@@ -68,11 +68,9 @@ def test_a_replay_of_what_was_seen_is_what_was_seen(
 ) -> None:
     rule, before, after, _ = training
     race = race_of(rule, before, after)
-    for pace_, end in zip(race.rank_timelines, race.end_times(race.observed()), strict=True):
+    for pace_, end in zip(race.rank_timelines, race.steps.end_times(race.observed()), strict=True):
         assert end[0] == pytest.approx(pace_.end_s, abs=1e-9)
-    assert race.compute_makespans(race.observed(), race.goal_samples()) == pytest.approx(
-        [race.end_s], rel=1e-9
-    )
+    assert race.compute_makespans(race.observed()) == pytest.approx([race.end_s], rel=1e-9)
 
 
 @given(trainings())
@@ -83,7 +81,7 @@ def test_with_other_durations_it_is_what_the_strategy_would_have_done(
     rule, before, after, others = training
     race = race_of(rule, before, after)
     expected = simulated(rule, others, after)
-    replayed = race.end_times(
+    replayed = race.steps.end_times(
         StepDurations(tuple(each[None] for each in others), tuple(each[None] for each in after))
     )
     for pace_, end in zip(expected, replayed, strict=True):
@@ -100,7 +98,9 @@ def test_who_need_not_wait_for_all_waits_for_the_others_of_them() -> None:
     # Rank 0 begins a step no sooner than the second of its neighbours has ended the one before;
     # rank 3 holds nobody up.
     assert race.rank_timelines[0].end_s[-1] < 10 * 4.0
-    assert race.end_times(race.observed())[0][0] == pytest.approx(race.rank_timelines[0].end_s)
+    assert race.steps.end_times(race.observed())[0][0] == pytest.approx(
+        race.rank_timelines[0].end_s
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_the_training_ends_when_as_much_is_learnt() -> None:
     before = [np.full(16, 1.0), np.full(8, 2.0), np.full(4, 4.0)]
     none = [np.zeros(16), np.zeros(8), np.zeros(4)]
     rank_timelines = tuple(free(each) for each in before)
-    race = AsyncReplay(rank_timelines, find_dependencies(rank_timelines, None), 16.0)
-    assert race.goal_samples() == 28 * 8
+    race = AsyncReplay(rank_timelines, build_step_graph(rank_timelines, None), 16.0)
+    assert race.goal_samples == 28 * 8
     quick = StepDurations(
         (before[0][None], before[1][None], np.full((1, 4), 1.0)), tuple(each[None] for each in none)
     )
-    assert race.compute_makespans(quick, race.goal_samples()) == pytest.approx([28 / 2.5])
+    assert race.compute_makespans(quick) == pytest.approx([28 / 2.5])
 
 
 def free(before: FloatArray) -> RankTimeline:
@@ -144,8 +144,8 @@ def test_a_group_of_all_is_a_barrier(world: int, count: int, seed: int) -> None:
     for step in range(count):
         clock = (clock + before[:, step]).max() + after[:, step]
         expected.append(clock)
-    race = GroupReplay(tuple(free(each) for each in before), ((),) * world, 1.0, size=world)
-    end_times = race.end_times(
+    steps = GroupSteps((0.0,) * world, size=world)
+    end_times = steps.end_times(
         StepDurations(tuple(b[None] for b in before), tuple(a[None] for a in after))
     )
     assert np.stack([each[0] for each in end_times]) == pytest.approx(np.stack(expected, axis=1))
@@ -156,8 +156,8 @@ def test_whoever_is_ready_goes_on_with_whoever_is_ready_next() -> None:
     waits for a slow one."""
     before = [np.full(10, 1.0), np.full(10, 1.0), np.full(2, 5.0), np.full(2, 5.0)]
     none = [np.zeros((1, len(each))) for each in before]
-    race = GroupReplay(tuple(free(each) for each in before), ((),) * 4, 10.0, size=2)
-    end_times = race.end_times(StepDurations(tuple(each[None] for each in before), tuple(none)))
+    steps = GroupSteps((0.0,) * 4, size=2)
+    end_times = steps.end_times(StepDurations(tuple(each[None] for each in before), tuple(none)))
     assert end_times[0][0] == pytest.approx(np.arange(1.0, 11.0))
     assert end_times[3][0] == pytest.approx([5.0, 10.0])
 
@@ -165,8 +165,8 @@ def test_whoever_is_ready_goes_on_with_whoever_is_ready_next() -> None:
 def test_who_waited_goes_on_when_it_has_heard() -> None:
     """Of each pair the one that comes first hears of the other 0.1 s late."""
     before = [np.full(3, 1.0), np.full(3, 2.0)]
-    race = GroupReplay(tuple(free(each) for each in before), ((),) * 2, 10.0, size=2, lag_s=0.1)
-    end_times = race.end_times(
+    steps = GroupSteps((0.0,) * 2, size=2, lag_s=0.1)
+    end_times = steps.end_times(
         StepDurations(tuple(each[None] for each in before), (np.zeros((1, 3)), np.zeros((1, 3))))
     )
     assert end_times[1][0] == pytest.approx([2.0, 4.0, 6.0])
@@ -186,8 +186,8 @@ def test_word_that_came_in_the_same_moment_is_there() -> None:
         awaited=np.zeros(5, dtype=np.int64),
     )
     rank_timelines = (slow, waiting)
-    race = AsyncReplay(rank_timelines, find_dependencies(rank_timelines, None), 10.0)
-    assert race.end_times(race.observed())[1][0] == pytest.approx(late)
+    race = AsyncReplay(rank_timelines, build_step_graph(rank_timelines, None), 10.0)
+    assert race.steps.end_times(race.observed())[1][0] == pytest.approx(late)
 
 
 def test_steps_that_need_each_other_are_refused() -> None:

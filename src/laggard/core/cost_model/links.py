@@ -92,6 +92,10 @@ class NetworkHop:
             hop = replace(hop, rate_mbps=rate, rtt_ms=rtt)
         return hop
 
+    def message_s(self, size_bytes: float, trips: float = 0.5) -> float:
+        """Return the seconds of a message that has the hop for itself, and of some round trips."""
+        return size_bytes * 8e-6 / self.rate_mbps + trips * self.rtt_ms * 1e-3
+
     def part_s(self, part_bytes: float) -> float:
         """Return the seconds that one part of a ring all-reduce takes over this hop."""
         half_s = part_bytes / 2.0 * 8e-6 / self.rate_mbps

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from laggard.core.rules.graph import Graph, compute_mixing_weights, find_neighbors
+from laggard.core.rules.wait_rule import count_spare
 
 Model = TypeVar("Model")
 
@@ -167,8 +168,7 @@ class HopRule(Generic[Model]):
         """
         adjacent, limits = self.neighbors, self.parameters
         came = sum(self._newest_begun(rank) >= self.step - limits.staleness for rank in adjacent)
-        # At least one neighbor is waited for, unless there is none.
-        needed = max(len(adjacent) - limits.backups, min(1, len(adjacent)))
+        needed = len(adjacent) - count_spare(limits.backups, len(adjacent))
         return came >= needed and all(
             self._newest_begun(rank) >= self.step + 1 - limits.max_iteration_gap
             for rank in adjacent

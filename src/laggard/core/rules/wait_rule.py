@@ -12,9 +12,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from laggard.core.rules.graph import Graph, find_neighbors
-from laggard.core.run_schema import StrategyRecord
+
+if TYPE_CHECKING:
+    from laggard.core.run_schema import StrategyRecord
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,18 @@ class WaitRule:
     start_suffices: bool = True
     max_steps_behind: int = 0
     spare: int = 0
+
+    def oldest_step(self, step: int) -> int:
+        """Return the step that the others must have finished before a rank goes on from `step`.
+
+        If the beginning of a step suffices, it is the one before, after which they begin it.
+        """
+        return step - self.max_steps_behind - (1 if self.start_suffices else 0)
+
+
+def count_spare(spare: int, others: int) -> int:
+    """Return how many of so many ranks are not waited for: at least one is, if there is any."""
+    return max(min(spare, others - 1), 0)
 
 
 def get_wait_rule(strategy: StrategyRecord, world: int) -> WaitRule | None:

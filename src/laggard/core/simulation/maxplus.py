@@ -145,11 +145,20 @@ def compute_block_seconds(
     return total
 
 
-def walk_schedule(schedule: Schedule) -> Iterator[BarrierPass]:
-    """Yield all barriers of a schedule, many at once; each is yielded once."""
+def walk_schedule(
+    schedule: Schedule, transfer_factor: FloatArray | None = None
+) -> Iterator[BarrierPass]:
+    """Yield all barriers of a schedule, many at once; each is yielded once.
+
+    Args:
+        schedule: durations to replay.
+        transfer_factor: factors on the transfers at each barrier, [E + 1]; absent means 1.
+    """
     for blocks in split_blocks(schedule.depends):
         for part in blocks.parts(BARRIERS_AT_ONCE):
             transfer = select_entering_transfers(schedule.transfer, part.barriers)
+            if transfer_factor is not None:
+                transfer *= transfer_factor[part.barriers - 1][..., None]
             yield from walk_blocks(part, schedule.local[part.barriers], transfer, schedule)
 
 
@@ -165,18 +174,6 @@ def select_entering_transfers(transfer: FloatArray, barriers: IntArray) -> Float
 def compute_makespan(schedule: Schedule, transfer_factor: FloatArray | None = None) -> float:
     """Replay one schedule and return its makespan in virtual seconds.
 
-    Args:
-        schedule: durations to replay.
-        transfer_factor: factors on the transfers at each barrier, [E + 1]; absent means 1.
+    The arguments are those of `walk_schedule`.
     """
-    return float(sum(seconds.sum() for seconds in _replay_blocks(schedule, transfer_factor)))
-
-
-def _replay_blocks(schedule: Schedule, transfer_factor: FloatArray | None) -> Iterator[FloatArray]:
-    for blocks in split_blocks(schedule.depends):
-        for part in blocks.parts(BARRIERS_AT_ONCE):
-            at = part.barriers
-            transfer = select_entering_transfers(schedule.transfer, at)
-            if transfer_factor is not None:
-                transfer *= transfer_factor[at - 1][..., None]
-            yield compute_block_seconds(part, schedule.local[at], transfer, schedule)
+    return float(sum(each.latest_s.sum() for each in walk_schedule(schedule, transfer_factor)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from laggard.core.cost_model.arrays import FloatArray
-from laggard.core.simulation.network import SimulatedNetwork
+from laggard.core.simulation.network import FRAMING_OVERHEAD, SimulatedNetwork
 from laggard.core.simulation.recorded_durations import RecordedDurations
 
 # Relative rounding error that sums of samples may have.
@@ -95,9 +95,14 @@ class SimulationInput:
         """Return the number of ranks."""
         return len(self.hosts)
 
-    def packing_s(self, rank: int, part: float = 1.0) -> float:
-        """Return the seconds that a rank spends on sending or receiving a part of a model."""
-        return PACKING_S_PER_MB * part * self.message_bytes * 1e-6 / self.shares_of_core[rank]
+    @property
+    def wire_bytes(self) -> float:
+        """Return the bytes that the model takes on the wire."""
+        return self.message_bytes * FRAMING_OVERHEAD
+
+    def packing_s(self, rank: int) -> float:
+        """Return the seconds that a rank spends on sending or receiving a model."""
+        return PACKING_S_PER_MB * self.message_bytes * 1e-6 / self.shares_of_core[rank]
 
     @property
     def server_packing_s(self) -> float:

@@ -10,6 +10,7 @@ from laggard.core.rules.backup_workers import BackupWorkersRule
 from laggard.core.rules.bounded_staleness import BoundedStalenessRule
 from laggard.core.rules.graph import Graph
 from laggard.core.rules.hop import NeighborBounds
+from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.core.simulation.strategies.groups import (
     IndependentRanks,
     PartialReduceSimulation,
@@ -43,65 +44,64 @@ class _StrategyKind:
     simulate: Callable[[SimulationInput, Mapping[str, int], Graph], SimulationResult]
 
 
+def _all_reduce(
+    sim_input: SimulationInput, values: Mapping[str, int], _: Graph
+) -> SimulationResult:
+    return simulate_all_reduce(sim_input, values.get("steps", 1), values.get("after", 0))
+
+
+def _with_neighbors(
+    sim_input: SimulationInput, values: Mapping[str, int], graph: Graph
+) -> SimulationResult:
+    return NeighborSimulation(sim_input, NeighborBounds(graph, **values)).simulate()
+
+
+def _independent(sim_input: SimulationInput, *_: object) -> SimulationResult:
+    return IndependentRanks(sim_input).simulate()
+
+
+def _with_server(
+    defaults: Mapping[str, int], create_rule: Callable[[int, Mapping[str, int]], ServerUpdateRule]
+) -> _StrategyKind:
+    """Return a strategy with a server, whose rule is created for a number of ranks."""
+    return _StrategyKind(
+        defaults,
+        lambda sim_input, values, _: ServerSimulation(
+            sim_input, create_rule(sim_input.world, values)
+        ).simulate(),
+    )
+
+
 # Defaults must equal those of the strategies' parameters in `workload.yaml`.
-_BOUNDED = {"staleness": 4, "backups": 0, "skip": 4, "max_iteration_gap": 8}
 _KINDS: Mapping[str, _StrategyKind] = {
-    "allreduce": _StrategyKind({}, lambda sim_input, _, __: simulate_all_reduce(sim_input, 1)),
-    "local_sgd": _StrategyKind(
-        {"steps": 8, "after": 0},
-        lambda sim_input, n, _: simulate_all_reduce(sim_input, n["steps"], n["after"]),
-    ),
-    "diloco": _StrategyKind(
-        {"steps": 50}, lambda sim_input, n, _: simulate_all_reduce(sim_input, n["steps"])
-    ),
+    "allreduce": _StrategyKind({}, _all_reduce),
+    "local_sgd": _StrategyKind({"steps": 8, "after": 0}, _all_reduce),
+    "diloco": _StrategyKind({"steps": 50}, _all_reduce),
     "hierarchical": _StrategyKind(
         {"tier_steps": 1, "wan_steps": 8},
-        lambda sim_input, n, _: simulate_hierarchical(sim_input, n["tier_steps"], n["wan_steps"]),
+        lambda sim_input, values, _: simulate_hierarchical(sim_input, **values),
     ),
-    "parameter_server": _StrategyKind(
-        {},
-        lambda sim_input, _, __: ServerSimulation(
-            sim_input, BoundedStalenessRule(sim_input.world, 0)
-        ).simulate(),
+    "parameter_server": _with_server({}, lambda world, _: BoundedStalenessRule(world, 0)),
+    "asynchronous": _with_server({}, lambda world, _: BoundedStalenessRule(world, None)),
+    "bounded_staleness": _with_server(
+        {"staleness": 4}, lambda world, values: BoundedStalenessRule(world, values["staleness"])
     ),
-    "asynchronous": _StrategyKind(
-        {},
-        lambda sim_input, _, __: ServerSimulation(
-            sim_input, BoundedStalenessRule(sim_input.world, None)
-        ).simulate(),
+    "backup_workers": _with_server(
+        {"backups": 1}, lambda world, values: BackupWorkersRule(world, values["backups"])
     ),
-    "bounded_staleness": _StrategyKind(
-        {"staleness": 4},
-        lambda sim_input, n, _: ServerSimulation(
-            sim_input, BoundedStalenessRule(sim_input.world, n["staleness"])
-        ).simulate(),
-    ),
-    "backup_workers": _StrategyKind(
-        {"backups": 1},
-        lambda sim_input, n, _: ServerSimulation(
-            sim_input, BackupWorkersRule(sim_input.world, n["backups"])
-        ).simulate(),
-    ),
-    "gossip": _StrategyKind(
-        {"graph": "ring"},
-        lambda sim_input, _, graph: NeighborSimulation(sim_input, NeighborBounds(graph)).simulate(),
-    ),
+    "gossip": _StrategyKind({"graph": "ring"}, _with_neighbors),
     "hop": _StrategyKind(
-        {"graph": "ring", **_BOUNDED},
-        lambda sim_input, n, graph: NeighborSimulation(
-            sim_input, NeighborBounds(graph, **n)
-        ).simulate(),
+        {"graph": "ring", "staleness": 4, "backups": 0, "skip": 4, "max_iteration_gap": 8},
+        _with_neighbors,
     ),
     "partial_reduce": _StrategyKind(
         {"group": 2, "rounds": 16},
-        lambda sim_input, n, _: PartialReduceSimulation(
-            sim_input, n["group"], n["rounds"]
+        lambda sim_input, values, _: PartialReduceSimulation(
+            sim_input, values["group"], values["rounds"]
         ).simulate(),
     ),
-    "ad_psgd": _StrategyKind({}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()),
-    "overlap_local_sgd": _StrategyKind(
-        {}, lambda sim_input, _, __: IndependentRanks(sim_input).simulate()
-    ),
+    "ad_psgd": _StrategyKind({}, _independent),
+    "overlap_local_sgd": _StrategyKind({}, _independent),
 }
 # Smallest values of parameters; all others start at 0.
 _MIN_VALUES = {

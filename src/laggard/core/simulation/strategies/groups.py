@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from laggard.core.cost_model.collectives import compute_ring_average_s
 from laggard.core.rules.partial_reduce import create_group_rule
 from laggard.core.simulation.event_training import EventTraining
-from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.training import SimulationInput
 
 
@@ -67,32 +67,14 @@ class PartialReduceSimulation(IndependentRanks):
                 self.loop.schedule(finished_s, partial(self._end, member))
 
     def _compute_average_s(self, members: Sequence[int], at_s: float) -> float:
-        """Return the seconds of an average over a ring of the members.
-
-        The ring has 2 (n - 1) rounds, in each of which every member forwards an n-th of the model.
-        The slowest member determines the pace.
-        """
-        sim_input, count = self.sim_input, len(members)
-        if count < 2:
+        """Return the seconds of an average over a ring of the members."""
+        sim_input = self.sim_input
+        if len(members) < 2:
             return 0.0
         ring = sim_input.network.ring([sim_input.hosts[member] for member in members], at_s)
-        rounds_s = []
-        for place, hop in enumerate(ring):
-            handled_s = sim_input.packing_s(members[place], 1 / count) + sim_input.packing_s(
-                members[place - 1], 1 / count
-            )
-            wire_s = (
-                sim_input.message_bytes / count * FRAMING_OVERHEAD * 8e-6 / hop.rate_mbps
-                + hop.rtt_ms / 2e3
-            )
-            rounds_s.append(handled_s + wire_s)
-        return 2 * (count - 1) * max(rounds_s)
+        handling_s = [sim_input.packing_s(member) for member in members]
+        return compute_ring_average_s(ring, sim_input.wire_bytes, handling_s)
 
     def _get_latency_s(self, src: int, dst: int) -> float:
-        sim_input = self.sim_input
-        return (
-            sim_input.network.hop(
-                (sim_input.hosts[src], sim_input.hosts[dst]), self.loop.now_s
-            ).rtt_ms
-            / 2e3
-        )
+        hosts = self.sim_input.hosts
+        return self.sim_input.network.hop((hosts[src], hosts[dst]), self.loop.now_s).message_s(0.0)

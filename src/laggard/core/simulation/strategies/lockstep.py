@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray, IntArray
+from laggard.core.cost_model.collectives import compute_broadcast_s
 from laggard.core.cost_model.links import NetworkHop
 from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
 from laggard.core.rules.synchronization import PeriodicSynchronization, group_ranks_by_tier
-from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 SyncRule = Callable[[int, FloatArray], FloatArray]
@@ -63,10 +63,11 @@ def simulate_hierarchical(
             leave[leaders] = _finish_ring(sim_input, leaders, leave[leaders])
             # A rank leaves when the broadcast is over, but not before its tier's own all-reduce.
             for ranks in members:
-                leave[ranks] = np.maximum(
-                    leave[ranks],
-                    leave[ranks[0]] + _compute_broadcast_s(sim_input, ranks, leave[ranks[0]]),
-                )
+                at_s = float(leave[ranks[0]])
+                hosts = [sim_input.hosts[int(rank)] for rank in ranks]
+                hops = [sim_input.network.hop((hosts[0], other), at_s) for other in hosts[1:]]
+                broadcast_s = compute_broadcast_s(hops, sim_input.wire_bytes)
+                leave[ranks] = np.maximum(leave[ranks], at_s + broadcast_s)
         return leave
 
     return _simulate_steps(sim_input, synchronize)
@@ -119,33 +120,10 @@ def _finish_ring(sim_input: SimulationInput, ranks: IntArray, arrival: FloatArra
     # Reversed, because `compute_ring_finish_s` expects each host to send to the next.
     names = [sim_input.hosts[int(rank)] for rank in ranks[::-1]]
     hops = [_cap_rate(hop) for hop in sim_input.network.ring(names, float(arrival.max()))]
-    finish = compute_ring_finish_s(
-        arrival[::-1][None], hops, sim_input.message_bytes * FRAMING_OVERHEAD
-    )[0][::-1]
-    through: FloatArray = finish
-    return through
+    finish: FloatArray = compute_ring_finish_s(arrival[::-1][None], hops, sim_input.wire_bytes)
+    return finish[0, ::-1]
 
 
 def _cap_rate(hop: NetworkHop) -> NetworkHop:
     """Return the hop with a finite rate of at most 10^9 Mbit/s."""
     return NetworkHop(hop.ends, min(hop.rate_mbps, 1e9), hop.rtt_ms)
-
-
-def _compute_broadcast_s(sim_input: SimulationInput, ranks: IntArray, at_s: float) -> float:
-    """Return the seconds of a broadcast from the first rank to the others by doubling.
-
-    In each round, every rank that has the model sends it to one that does not.
-    """
-    rounds = int(np.ceil(np.log2(len(ranks)))) if len(ranks) > 1 else 0
-    hops = [
-        sim_input.network.hop((sim_input.hosts[int(ranks[0])], sim_input.hosts[int(rank)]), at_s)
-        for rank in ranks[1:]
-    ]
-    once_s = max(
-        (
-            sim_input.message_bytes * FRAMING_OVERHEAD * 8e-6 / hop.rate_mbps + hop.rtt_ms / 2e3
-            for hop in hops
-        ),
-        default=0.0,
-    )
-    return rounds * once_s
