@@ -94,7 +94,7 @@ def run_in_subprocess(
         except BaseException:
             _terminate(run)
             raise
-    return SubprocessRun(run.returncode, _parse_result(output), errors or "")
+    return SubprocessRun(run.returncode, parse_result(output), errors or "")
 
 
 def _terminate(run: subprocess.Popen[str]) -> None:
@@ -106,7 +106,7 @@ def _terminate(run: subprocess.Popen[str]) -> None:
     run.wait()
 
 
-def _parse_result(output: str) -> Mapping[str, object] | None:
+def parse_result(output: str) -> Mapping[str, object] | None:
     """Parse the document of `run`, or the last line of the documents of `emulate`."""
     for text in (output, output.strip().rpartition("\n")[2]):
         with suppress(json.JSONDecodeError):
