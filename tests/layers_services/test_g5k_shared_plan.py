@@ -106,7 +106,7 @@ def test_scenarios_of_different_reservations_are_refused(
 
 
 def test_a_vlan_belongs_to_one_site() -> None:
-    vlan = G5kOptions(kavlan=True)
+    vlan = G5kOptions(kavlan=True, env_name="debian12-nfs")
     here, there = plan([("gros", 1)], vlan), plan([("parasilo", 2)], vlan)
     assert join_plans([here, plan([("gros", 3)], vlan)]).networks == here.networks
     with pytest.raises(InputError, match="VLANs of different sites"):
