@@ -63,23 +63,11 @@ def run_in_subprocess(
     Raises:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP arrived
     """
-    arguments = [
-        sys.executable,
-        "-m",
-        "laggard",
-        *command,
-        str(scenario),
-        "--json",
-        "--runs",
-        str(runs),
-        "--fidelity",
-        fidelity,
-    ]
-    arguments += [word for override in overrides for word in ("--set", override)]
+    words = build_run_words(scenario, overrides, runs, command, fidelity)
     with (
         interrupt_on_signals(),
         subprocess.Popen(
-            arguments,
+            [sys.executable, "-m", "laggard", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if capture_errors else None,
             text=True,
@@ -95,6 +83,18 @@ def run_in_subprocess(
             _terminate(run)
             raise
     return SubprocessRun(run.returncode, parse_result(output), errors or "")
+
+
+def build_run_words(
+    scenario: Path,
+    overrides: Sequence[str],
+    runs: Path,
+    command: Sequence[str],
+    fidelity: FidelityPolicy,
+) -> list[str]:
+    """Return the words that follow `laggard`; see `run_in_subprocess` for the arguments."""
+    words = [*command, str(scenario), "--json", "--runs", str(runs), "--fidelity", fidelity]
+    return [*words, *(word for override in overrides for word in ("--set", override))]
 
 
 def _terminate(run: subprocess.Popen[str]) -> None:
