@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.analysis.findings.compare_runs import Estimate, estimate_difference, estimate_mean
-from laggard.campaign.sweep import format_combination, run_campaign
+from laggard.campaign.campaign_display import TextDisplay
+from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 from laggard.core.errors import LaggardError
 
 CAMPAIGN = Path(__file__).with_suffix(".yaml")
@@ -139,12 +140,12 @@ def main(arguments: Sequence[str]) -> None:
         help="folder for run folders and the campaign's state",
     )
     asked = parser.parse_args(arguments)
-    table, failed = run_campaign(
-        CAMPAIGN, asked.runs, lambda *run: print(format_combination(*run), flush=True)
-    )
-    print("\n".join(lines(learnt(table))))
-    if failed:
-        print(f"{failed} runs failed or were unfaithful; start the benchmark again to repeat them")
+    result = run_campaign(CAMPAIGN, CampaignOptions(asked.runs), TextDisplay())
+    print("\n".join(lines(learnt(result.table))))
+    if result.progress.failed:
+        print(
+            f"{result.progress.failed} runs failed or were unfaithful; start the benchmark again to repeat them"
+        )
 
 
 if __name__ == "__main__":

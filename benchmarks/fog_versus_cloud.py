@@ -14,7 +14,8 @@ from pathlib import Path
 
 from laggard.analysis.report.style.canvas import WIDE_IN, house_style, new_figure, to_png
 from laggard.analysis.report.style.palette import TIERS
-from laggard.campaign.sweep import format_combination, run_campaign
+from laggard.campaign.campaign_display import TextDisplay
+from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 
 CAMPAIGN = Path(__file__).with_suffix(".yaml")
 MODELS = {"cnn": "cnn, 0.15 MB", "wide_mlp": "wide_mlp, 5.4 MB"}
@@ -96,12 +97,7 @@ def draw(found: Speeds) -> bytes:
 def main() -> None:
     """Run what is left, print the table and draw it."""
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs")
-    table, _ = run_campaign(
-        CAMPAIGN,
-        runs,
-        lambda combination, row: print(format_combination(combination, row), flush=True),
-    )
-    found = speeds(table)
+    found = speeds(run_campaign(CAMPAIGN, CampaignOptions(runs), TextDisplay()).table)
     print(markdown(found))
     if len(sys.argv) > 2:
         Path(sys.argv[2]).write_bytes(draw(found))

@@ -1,38 +1,92 @@
-"""State of a campaign: an SQLite file with one row per run that has ended.
+"""State of a campaign: an SQLite file with its cells and every attempt to run one.
 
-The database is kept in memory, and the file is read and replaced as a whole. SQLite would otherwise
-follow links, and apply a journal that a stranger left beside the file. A campaign has at most some
-thousand rows, and its runs take seconds to hours.
+The database is kept in memory, and the file is read and replaced as a whole, flushed to the disk.
+SQLite would otherwise follow links, and apply a journal that a stranger left beside the file. A
+campaign has at most some thousand rows, and its runs take seconds to hours.
+
+An attempt is written before its run starts, with a token that the run records too. Therefore a run
+that ended after its campaign was killed is found again, and counts.
 """
 
 from __future__ import annotations
 
 import fcntl
+import getpass
 import json
-import logging
 import os
+import socket
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from laggard.core.errors import InputError
-from laggard.core.files.input_files import parse_json, read_bounded
-from laggard.core.files.output_files import write_atomically
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-log = logging.getLogger(__name__)
+from laggard.campaign.cells import Cell
+from laggard.core.errors import InputError, escape_unprintable
+from laggard.core.files.input_files import read_bounded, read_json
+from laggard.core.files.output_files import write_atomically, write_json
 
-STATE_FILE = "state.sqlite"
-_OLD_STATE = "state"
-"""Folder in which versions before this one kept pickled objects, which are not safe to read."""
+STATE_FILE = "campaign.sqlite"
+HOLDER_FILE = "running.json"
+STARTED = "started"
+"""Status of an attempt whose run has not ended, as far as the campaign knows."""
 
-_SCHEMA = "CREATE TABLE runs (number INTEGER PRIMARY KEY, combination TEXT, row TEXT)"
+_SCHEMA = (
+    "CREATE TABLE campaign (origin TEXT NOT NULL)",
+    "CREATE TABLE cells (digest TEXT PRIMARY KEY, description TEXT)",
+    "CREATE TABLE attempts (number INTEGER PRIMARY KEY, digest TEXT, token TEXT, status TEXT, row TEXT)",
+)
+
+Scalar = str | int | float | bool | None
+Row = Mapping[str, Scalar]
+_ROW = TypeAdapter(dict[str, Scalar])
+
+
+class CellDescription(BaseModel):
+    """What a campaign's state says about a cell.
+
+    Attributes:
+        scenario: name of the scenario's folder.
+        variant: name of its set of values.
+        varied: values of the axes.
+        setup: digest of its setup.
+        repeat: number of the repeat.
+        seed: seed of the workload.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scenario: str
+    variant: str
+    varied: dict[str, JsonValue]
+    setup: str
+    repeat: int
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to run a cell.
+
+    Attributes:
+        digest: digest of the cell.
+        token: text that the run records in its command.
+        status: status of the run, or `STARTED`.
+        row: results, by column.
+    """
+
+    digest: str
+    token: str
+    status: str
+    row: Row
 
 
 @dataclass(frozen=True)
 class CampaignState:
-    """Runs of a campaign that have ended, in the order of their ends.
+    """Cells and attempts of a campaign, in the order in which they came.
 
     Attributes:
         path: file of the state.
@@ -42,33 +96,76 @@ class CampaignState:
     path: Path
     database: sqlite3.Connection
 
-    def add_run(self, combination: str, row: Mapping[str, object]) -> None:
-        """Add a run that has ended, and replace the file."""
+    def claim(self, origin: Path) -> None:
+        """Note whose campaign this is, once.
+
+        Raises:
+            InputError: another campaign file has this name.
+        """
+        known = [Path(row[0]) for row in self.database.execute("SELECT origin FROM campaign")]
+        # A file that was moved keeps its campaign.
+        if known and known[0] != origin and known[0].exists():
+            raise InputError(
+                f"{self.path.parent}: this folder belongs to the campaign of {known[0]}, not of"
+                f" {origin} — give this one another name with --name"
+            )
+        with self.database:
+            self.database.execute("DELETE FROM campaign")
+            self.database.execute("INSERT INTO campaign VALUES (?)", (str(origin),))
+
+    def add_cells(self, cells: Iterable[Cell]) -> None:
+        """Add the cells that are new, and replace the file."""
+        descriptions = [(cell.digest, _describe(cell).model_dump_json()) for cell in cells]
+        with self.database:
+            self.database.executemany("INSERT OR IGNORE INTO cells VALUES (?, ?)", descriptions)
+        self._write()
+
+    def start_attempt(self, digest: str, token: str) -> None:
+        """Add an attempt whose run starts now, and replace the file."""
         with self.database:
             self.database.execute(
-                "INSERT INTO runs (combination, row) VALUES (?, ?)", (combination, json.dumps(row))
+                "INSERT INTO attempts (digest, token, status, row) VALUES (?, ?, ?, '{}')",
+                (digest, token, STARTED),
             )
-        write_atomically(self.path, self.database.serialize())
+        self._write()
 
-    def list_runs(self) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """Return the combination and the row of every run."""
-        found = []
-        try:
-            rows = self.database.execute("SELECT combination, row FROM runs ORDER BY number")
-            for combination, text in rows:
-                values, row = parse_json(combination.encode()), parse_json(text.encode())
-                if not isinstance(values, dict) or not isinstance(row, dict):
-                    raise _make_state_error(self.path, "a row is not a JSON object")
-                if not isinstance(values.get("repeat"), int):
-                    raise _make_state_error(self.path, "a combination has no number of its repeat")
-                found.append((combination, row))
-        except (sqlite3.Error, ValueError, RecursionError, AttributeError) as error:
-            raise _make_state_error(self.path, str(error)) from error
-        return found
+    def end_attempt(self, token: str, row: Row) -> None:
+        """Store the results of an attempt, and replace the file."""
+        with self.database:
+            self.database.execute(
+                "UPDATE attempts SET status = ?, row = ? WHERE token = ?",
+                (row["status"], json.dumps(row), token),
+            )
+        self._write()
+
+    def drop_attempt(self, token: str) -> None:
+        """Remove an attempt that left nothing."""
+        with self.database:
+            self.database.execute("DELETE FROM attempts WHERE token = ?", (token,))
+        self._write()
+
+    def list_cells(self) -> Mapping[str, CellDescription]:
+        """Return every cell that the campaign ever had, by its digest."""
+        with _explain_damage(self.path):
+            rows = self.database.execute("SELECT digest, description FROM cells ORDER BY rowid")
+            return {digest: CellDescription.model_validate_json(text) for digest, text in rows}
+
+    def list_attempts(self) -> Sequence[Attempt]:
+        """Return every attempt."""
+        with _explain_damage(self.path):
+            rows = self.database.execute(
+                "SELECT digest, token, status, row FROM attempts ORDER BY number"
+            )
+            return [
+                Attempt(d, token, status, _ROW.validate_json(row)) for d, token, status, row in rows
+            ]
 
     def list_done(self) -> frozenset[str]:
-        """Return the combinations whose runs are done."""
-        return frozenset(key for key, row in self.list_runs() if row.get("status") == "done")
+        """Return the cells that have a run that is done."""
+        return frozenset(each.digest for each in self.list_attempts() if each.status == "done")
+
+    def _write(self) -> None:
+        write_atomically(self.path, self.database.serialize())
 
 
 @contextmanager
@@ -81,14 +178,36 @@ def open_campaign(folder: Path) -> Iterator[CampaignState]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _lock_folder(folder, lock)
-        path = folder / STATE_FILE
-        if not os.path.lexists(path):
-            _report_old_state(folder)
-        with closing(sqlite3.connect(":memory:")) as database:
-            _load_database(path, database)
-            yield CampaignState(path, database)
+        write_json(folder / HOLDER_FILE, _describe_this_process())
+        with read_campaign(folder) as state:
+            yield state
+        (folder / HOLDER_FILE).unlink(missing_ok=True)
     finally:
         os.close(lock)
+
+
+@contextmanager
+def read_campaign(folder: Path) -> Iterator[CampaignState]:
+    """Read the state of a campaign without a lock; changes would be lost.
+
+    Raises:
+        InputError: the state is damaged.
+    """
+    path = folder / STATE_FILE
+    with closing(sqlite3.connect(":memory:")) as database:
+        _load_database(path, database)
+        yield CampaignState(path, database)
+
+
+def _describe(cell: Cell) -> CellDescription:
+    return CellDescription(
+        scenario=cell.setup.scenario.name,
+        variant=cell.setup.variant,
+        varied=dict(cell.setup.varied),
+        setup=cell.setup_digest,
+        repeat=cell.repeat,
+        seed=cell.seed,
+    )
 
 
 def _lock_folder(folder: Path, lock: int) -> None:
@@ -96,43 +215,67 @@ def _lock_folder(folder: Path, lock: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InputError(
-            f"{folder}: another process is running this campaign — wait for its end, or end it"
+            f"{folder}: another process{_name_holder(folder)} is running this campaign — wait for"
+            " its end, or end it"
         ) from error
+
+
+def _describe_this_process() -> dict[str, object]:
+    return {
+        "pid": os.getpid(),
+        "user": getpass.getuser() if os.environ.get("USER") else str(os.getuid()),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _name_holder(folder: Path) -> str:
+    """Return who wrote that it runs the campaign; the file is data of somebody else."""
+    with suppress(InputError):
+        holder = read_json(folder / HOLDER_FILE, 4096)
+        if isinstance(holder, dict):
+            named = {
+                key: str(holder.get(key, "?"))[:100] for key in ("pid", "user", "host", "since")
+            }
+            return escape_unprintable(
+                " ({pid} of {user} on {host}, since {since})".format_map(named)
+            )
+    return ""
 
 
 def _load_database(path: Path, database: sqlite3.Connection) -> None:
     if not os.path.lexists(path):
-        database.execute(_SCHEMA)
+        for statement in _SCHEMA:
+            database.execute(statement)
         return
     data = read_bounded(path)
     try:
         database.deserialize(data)
         # A file of a stranger may contain triggers and views, which would run in our statements.
         database.execute("PRAGMA trusted_schema = OFF")
-        found = database.execute("SELECT sql FROM sqlite_schema").fetchall()
+        found = database.execute(
+            "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
+        ).fetchall()
     # sqlite3 raises MemoryError for an empty file.
     except (sqlite3.Error, ValueError, MemoryError) as error:
         raise _make_state_error(path, str(error) or "it is empty") from error
-    if found != [(_SCHEMA,)]:
+    if found != [(statement,) for statement in _SCHEMA]:
         raise _make_state_error(path, "it has other tables than Laggard writes")
 
 
-def _report_old_state(folder: Path) -> None:
-    """Report the state of an older version, and keep its table."""
-    table = folder / "results.csv"
-    if (folder / _OLD_STATE).exists():
-        log.warning(
-            "%s: the state of an older version of Laggard is not read, so every combination is run"
-            " — delete this folder",
-            folder / _OLD_STATE,
-        )
-    with suppress(FileNotFoundError):
-        table.rename(folder / "results_old.csv")
-        log.warning("%s was renamed to results_old.csv", table)
+@contextmanager
+def _explain_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, ValidationError, ValueError, TypeError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _make_state_error(path, reason) from error
 
 
 def _make_state_error(path: Path, reason: str) -> InputError:
     return InputError(
-        f"{path}: not the state of a campaign: {reason} — delete the file, and every combination is"
-        " run again"
+        escape_unprintable(
+            f"{path}: not the state of a campaign: {reason} — delete the file, and every cell is run"
+            " again"
+        )
     )

@@ -7,9 +7,11 @@ has threads, and must not keep the state of earlier runs.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from laggard.supervision.interrupts import interrupt_on_signals
 
 TIMED_OUT = "timed out"
 _TERMINATION_TIMEOUT_S = 10.0
+_TICK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ def run_in_subprocess(
     timeout_s: float | None = None,
     capture_errors: bool = False,
     fidelity: FidelityPolicy = "require",
+    on_tick: Callable[[], object] | None = None,
 ) -> SubprocessRun:
     """Run a scenario in a new process and wait for its end.
 
@@ -59,6 +63,7 @@ def run_in_subprocess(
             is `TIMED_OUT`
         capture_errors: True to return standard error; otherwise it goes to that of this process
         fidelity: reaction to a failed fidelity check before training
+        on_tick: function to call about once a second until the run ends
 
     Raises:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP arrived
@@ -74,7 +79,7 @@ def run_in_subprocess(
         ) as run,
     ):
         try:
-            output, errors = run.communicate(timeout=timeout_s)
+            output, errors = _communicate(run, timeout_s, on_tick)
         except subprocess.TimeoutExpired:
             _terminate(run)
             return SubprocessRun(run.returncode, None, TIMED_OUT)
@@ -95,6 +100,22 @@ def build_run_words(
     """Return the words that follow `laggard`; see `run_in_subprocess` for the arguments."""
     words = [*command, str(scenario), "--json", "--runs", str(runs), "--fidelity", fidelity]
     return [*words, *(word for override in overrides for word in ("--set", override))]
+
+
+def _communicate(
+    run: subprocess.Popen[str], timeout_s: float | None, on_tick: Callable[[], object] | None
+) -> tuple[str, str]:
+    if on_tick is None:
+        return run.communicate(timeout=timeout_s)
+    ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            # A call that timed out loses no output.
+            return run.communicate(timeout=_TICK_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > ends_s:
+                raise
+        on_tick()
 
 
 def _terminate(run: subprocess.Popen[str]) -> None:

@@ -11,11 +11,13 @@ import click
 from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import (
     artifacts_option,
+    dilation_option,
     fidelity_option,
     json_option,
     links_option,
     runs_option,
 )
+from laggard.cli.testbed_options import TargetTestbed, testbed_options
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
@@ -26,29 +28,58 @@ if TYPE_CHECKING:
 
 @click.command("campaign")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--name", metavar="NAME", help="Name of the campaign's folder; by default that of FILE."
+)
+@click.option("--dry-run", is_flag=True, help="Check all cells, show what is left, start nothing.")
 @runs_option
 @fidelity_option
+@dilation_option
+@links_option
 @artifacts_option
+@json_option
 @keep_own_status
 @handle_errors
+@testbed_options
 def start_campaign(
-    file: Path, runs: Path, fidelity: FidelityPolicy, artifacts_option: Path | None
+    file: Path,
+    name: str | None,
+    dry_run: bool,
+    runs: Path,
+    fidelity: FidelityPolicy,
+    dilation: float | None,
+    links: str,
+    artifacts_option: Path | None,
+    as_json: bool,
+    target: TargetTestbed,
 ) -> int:
     """Run every combination of the values in a campaign file.
 
-    A repeated call makes only the runs that are missing or failed.
+    All combinations are checked before the first one runs. A repeated call makes only the runs
+    that are missing or failed.
     """
-    from laggard.campaign.sweep import format_combination, run_campaign
+    from laggard.campaign.campaign_display import JsonDisplay, TextDisplay
+    from laggard.campaign.run_campaign import CampaignOptions, read_progress, run_campaign
 
-    table, failed = run_campaign(
-        file,
-        runs,
-        lambda combination, row: print_text(format_combination(combination, row)),
-        fidelity,
-        artifacts_option,
-    )
-    print_text(f"results: {table}")
-    return 1 if failed else 0
+    run_options = [f"--links={links}", *target.arguments]
+    run_options += [] if dilation is None else [f"--dilation={dilation}"]
+    options = CampaignOptions(runs, name, fidelity, artifacts_option, tuple(run_options))
+    if dry_run:
+        progress, folder = read_progress(file, options)
+        counts = {**vars(progress), "folder": str(folder)}
+        print_text(json.dumps(counts) if as_json else f"{folder}: {progress.to_text()}")
+        return 0
+    result = run_campaign(file, options, JsonDisplay() if as_json else TextDisplay())
+    ending = {"event": "end", "stopped": result.stopped, "skipped": result.skipped}
+    if as_json:
+        print_text(json.dumps({**ending, **vars(result.progress), "table": str(result.table)}))
+    else:
+        if result.stopped:
+            print_text(f"stopped early: {result.stopped}; the same command goes on")
+        if result.skipped:
+            print_text(f"{result.skipped} repeats were not needed, as stop.interval says")
+        print_text(f"results: {result.table}, {result.table.with_name('index.html')}")
+    return 1 if result.progress.failed else 0
 
 
 @click.command("evaluate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,11 +30,27 @@ if TYPE_CHECKING:
     from laggard.run_folder.fidelity_checks import FidelityPolicy
 
 
+def _end_with_campaign(
+    _context: click.Context, _parameter: click.Parameter, token: str | None
+) -> None:
+    from laggard.campaign.cell_runs import get_starter
+    from laggard.core.linux import die_with_parent
+
+    if token is None:
+        return
+    try:
+        die_with_parent(get_starter(token), signal.SIGTERM)
+    except ValueError as error:
+        raise InputError(f"--cell: {error} — omit it") from error
+
+
 @click.command("run")
 @scenario_and_plays
 @continuum_options
 @duration_option
 @json_option
+# A campaign marks its runs, and they end with it.
+@click.option("--cell", hidden=True, expose_value=False, callback=_end_with_campaign)
 @keep_own_status
 @handle_errors
 @testbed_options

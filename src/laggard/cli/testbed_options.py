@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -28,9 +28,11 @@ class TargetTestbed:
 
     Attributes:
         remote: remote testbed with its options; None for this machine
+        arguments: the options as a command line, for another command with the same target
     """
 
     remote: RemoteTestbed | None
+    arguments: tuple[str, ...] = ()
 
 
 def testbed_options(command: Command) -> Command:
@@ -48,7 +50,8 @@ def testbed_options(command: Command) -> Command:
         given = {n: value for n, value in values_by_testbed.get(selected, {}).items() if value}
         # click has checked the types.
         target = TargetTestbed(
-            None if remote is None else remote.from_options(given)  # type: ignore[arg-type]
+            None if remote is None else remote.from_options(given),  # type: ignore[arg-type]
+            () if remote is None else (f"--on={selected}", *_list_arguments(remote, given)),
         )
         return context.invoke(command, target=target, **values)
 
@@ -77,6 +80,17 @@ def testbed_options(command: Command) -> Command:
 def _list_options() -> Iterator[tuple[str, CommandOption]]:
     for name, testbed in REMOTE_TESTBEDS.items():
         yield from ((name, option) for option in testbed.options)
+
+
+def _list_arguments(testbed: type[RemoteTestbed], given: Mapping[str, object]) -> Iterator[str]:
+    for option in testbed.options:
+        value = given.get(option.name)
+        if isinstance(value, list | tuple):
+            yield from (f"{option.flag}={each}" for each in value)
+        elif value is True:
+            yield option.flag
+        elif value is not None:
+            yield f"{option.flag}={value}"
 
 
 def _click_settings(testbed: str, option: CommandOption) -> dict[str, object]:

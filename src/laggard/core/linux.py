@@ -112,15 +112,16 @@ def sethostname(name: str) -> None:
     socket.sethostname(name)
 
 
-def die_with_parent(parent_pid: int | None = None) -> None:
-    """Ask the kernel to kill this process when its parent dies.
+def die_with_parent(parent_pid: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when its parent dies.
 
     Args:
         parent_pid: process ID of the parent, read before the fork; if the parent is already gone,
             this process exits immediately. None if the parent is in another PID namespace, where
             its number is not visible.
+        number: signal to send.
     """
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl")
     # The parent may have died before the call, and then no signal will come.
     if parent_pid is not None and os.getppid() != parent_pid:
         os._exit(128 + signal.SIGKILL)

@@ -1,0 +1,255 @@
+"""Run of a campaign: checks everything, then runs the cells that are not done, one after another.
+
+Killed at any moment and started again, it loses nothing and does nothing twice: an attempt is
+written down before its run starts, and the results of a run are stored before the next one starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from laggard.campaign.campaign_file import CampaignFile, load_campaign
+from laggard.campaign.campaign_state import (
+    STARTED,
+    Attempt,
+    CampaignState,
+    Row,
+    open_campaign,
+    read_campaign,
+)
+from laggard.campaign.cell_runs import (
+    CellRunner,
+    ProcessRunner,
+    describe_failure,
+    find_run_of,
+    make_token,
+)
+from laggard.campaign.cells import Cell, list_cells, list_setups
+from laggard.campaign.check_setups import check_setups
+from laggard.campaign.dashboard import write_dashboard
+from laggard.campaign.progress import CampaignProgress, measure_progress
+from laggard.campaign.result_columns import build_row
+from laggard.campaign.results_table import CSV_FILE, build_table, write_tables
+from laggard.campaign.stop_rules import find_stop_reason, is_known_well
+from laggard.core.errors import OutputError
+from laggard.core.files.disk_space import describe_full_disk
+from laggard.core.files.input_files import read_bounded
+from laggard.core.files.output_files import make_folder, write_atomically
+from laggard.core.yaml_source import MAX_BYTES
+from laggard.run_folder.fidelity_checks import FidelityPolicy
+from laggard.run_folder.store import to_folder_name
+
+FILE_COPY = "campaign.yaml"
+
+
+class CampaignDisplay(Protocol):
+    """Something that shows a campaign while it runs."""
+
+    def show_start(self, progress: CampaignProgress) -> None:
+        """Show that everything was checked, and what is left to do."""
+
+    def show_cell(self, cell: Cell, progress: CampaignProgress) -> None:
+        """Show that a cell starts."""
+
+    def tick(self) -> None:
+        """Show how the current cell goes on."""
+
+    def show_row(self, cell: Cell, row: Row, progress: CampaignProgress) -> None:
+        """Show that a cell has ended."""
+
+
+@dataclass(frozen=True)
+class CampaignOptions:
+    """Options of a campaign that its file does not have.
+
+    Attributes:
+        runs: folder of the run folders; the campaign's own folder is `campaigns/<name>` in it.
+        name: name of the campaign; None for that of its file.
+        fidelity: reaction to a failed fidelity check before training, in every run.
+        artifacts: folder with the files of the plays, instead of that of the campaign file.
+        run_options: further options of `laggard run`, such as `--on`.
+    """
+
+    runs: Path
+    name: str | None = None
+    fidelity: FidelityPolicy = "require"
+    artifacts: Path | None = None
+    run_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CampaignResult:
+    """How a campaign ended.
+
+    Attributes:
+        table: results table, CSV.
+        progress: its cells, by what became of them.
+        stopped: stopping rule that ended it early; None otherwise.
+        skipped: number of repeats that the interval rule made unnecessary.
+    """
+
+    table: Path
+    progress: CampaignProgress
+    stopped: str | None
+    skipped: int
+
+
+def plan_cells(campaign: CampaignFile) -> Sequence[Cell]:
+    """Return all cells in their order, after their scenarios have been checked.
+
+    Raises:
+        InputError: there are none, or too many.
+        ScenarioError: a scenario has problems with some values.
+    """
+    return list_cells(campaign, check_setups(campaign, list_setups(campaign)))
+
+
+def run_campaign(path: Path, options: CampaignOptions, display: CampaignDisplay) -> CampaignResult:
+    """Run the cells of a campaign that are not done.
+
+    Args:
+        path: campaign file.
+        options: options of the command.
+        display: display of the progress.
+
+    Raises:
+        InputError: the file, a setup or the stored state cannot be used, or another process runs
+            this campaign; nothing was started.
+        OutputError: the disk is full.
+        KeyboardInterrupt: a signal ended the campaign and its current run.
+    """
+    campaign = load_campaign(path)
+    if options.artifacts is not None:
+        campaign = campaign.model_copy(update={"artifacts": options.artifacts.absolute()})
+    cells = plan_cells(campaign)
+    folder = make_folder(options.runs, "campaigns", to_folder_name(options.name or path.stem))
+    with ExitStack() as stack:
+        state = stack.enter_context(open_campaign(folder))
+        state.claim(path.resolve())
+        write_atomically(folder / FILE_COPY, read_bounded(path, MAX_BYTES))
+        state.add_cells(cells)
+        runner = ProcessRunner(
+            campaign, options.runs, options.fidelity, options.run_options, display.tick
+        )
+        return _Campaign(campaign, cells, folder, options.runs, state, runner, display).run()
+
+
+@dataclass
+class _Campaign:
+    """Campaign while it runs.
+
+    Attributes:
+        skipped: cells that the interval rule made unnecessary.
+    """
+
+    campaign: CampaignFile
+    cells: Sequence[Cell]
+    folder: Path
+    runs: Path
+    state: CampaignState
+    runner: CellRunner
+    display: CampaignDisplay
+    started_s: float = field(default_factory=time.monotonic)
+    skipped: set[str] = field(default_factory=set)
+
+    def run(self) -> CampaignResult:
+        self._settle_started()
+        self._publish(running=True)
+        self.display.show_start(self._measure())
+        stopped = None
+        for cell in self.cells:
+            if cell.digest in self.state.list_done():
+                continue
+            if self._is_known_well(cell):
+                self.skipped.add(cell.digest)
+                continue
+            stopped = find_stop_reason(
+                self.campaign.stop, time.monotonic() - self.started_s, self.state.list_attempts()
+            )
+            if stopped is not None:
+                break
+            self._run_cell(cell)
+        self._publish(running=False)
+        return CampaignResult(self.folder / CSV_FILE, self._measure(), stopped, len(self.skipped))
+
+    def _settle_started(self) -> None:
+        """Store the results of runs that had started when the campaign was killed."""
+        for attempt in self.state.list_attempts():
+            if attempt.status != STARTED:
+                continue
+            document = find_run_of(attempt.token, self.runs)
+            if document is None:
+                self.state.drop_attempt(attempt.token)
+            else:
+                self.state.end_attempt(attempt.token, build_row(document, _get_stage_s(document)))
+
+    def _run_cell(self, cell: Cell) -> None:
+        for _ in range(1 + self.campaign.retries):
+            self.display.show_cell(cell, self._measure())
+            row = self._run_attempt(cell)
+            self._publish(running=True)
+            self.display.show_row(cell, row, self._measure())
+            if row["status"] == "done":
+                return
+
+    def _run_attempt(self, cell: Cell) -> Row:
+        full = describe_full_disk(self.runs)
+        if full is not None:
+            raise OutputError(f"{full}; then start the same command again, which goes on here")
+        token = make_token(cell.digest, len(self.state.list_attempts()))
+        self.state.start_attempt(cell.digest, token)
+        began_s = time.monotonic()
+        ended = self.runner.run(cell, token)
+        document = describe_failure(ended) if ended.result is None else ended.result
+        row = build_row(document, time.monotonic() - began_s)
+        self.state.end_attempt(token, row)
+        return row
+
+    def _is_known_well(self, cell: Cell) -> bool:
+        rule = self.campaign.stop.interval
+        if rule is None:
+            return False
+        same = {each.digest for each in self.cells if each.setup_digest == cell.setup_digest}
+        done = [a.row for a in self.state.list_attempts() if a.digest in same and _is_done(a)]
+        return is_known_well(rule, done)
+
+    def _measure(self) -> CampaignProgress:
+        return measure_progress(self.cells, self.state.list_attempts(), self.skipped)
+
+    def _publish(self, *, running: bool) -> None:
+        current: Collection[str] = {cell.digest for cell in self.cells}
+        table = build_table(self.state, current)
+        write_tables(self.folder, table)
+        write_dashboard(self.folder, table, self._measure(), running=running)
+
+
+def _is_done(attempt: Attempt) -> bool:
+    return attempt.status == "done"
+
+
+def _get_stage_s(document: object) -> float:
+    """Return the seconds that the stages of a run took together, as it recorded them."""
+    stages = document.get("stages") if isinstance(document, dict) else None
+    if not isinstance(stages, list):
+        return 0.0
+    seconds = [each.get("seconds") for each in stages if isinstance(each, dict)]
+    return sum(float(value) for value in seconds if isinstance(value, int | float))
+
+
+def read_progress(path: Path, options: CampaignOptions) -> tuple[CampaignProgress, Path]:
+    """Return what a campaign has done, and its folder; nothing is started or changed.
+
+    Raises:
+        InputError: the file or the state cannot be used.
+    """
+    cells = plan_cells(load_campaign(path))
+    folder = options.runs / "campaigns" / to_folder_name(options.name or path.stem)
+    if not folder.exists():
+        return measure_progress(cells, ()), folder
+    with read_campaign(folder) as state:
+        return measure_progress(cells, state.list_attempts()), folder
