@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.campaign.reservation_rules import (
+from laggard.campaign.cell_runners.reservation_rules import (
     BRING_UP_S,
     MARGIN,
     UNKNOWN_CELL_S,

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from laggard.campaign.reserved_cells import ReservedCells, SharedMachines, reserve_cells
+from laggard.campaign.cell_runners.reserved_cells import (
+    ReservedCells,
+    SharedMachines,
+    reserve_cells,
+)
 from laggard.campaign.run_subprocess import SubprocessRun
 from laggard.core.errors import DeploymentError, InputError
 from laggard.core.run_schema import ReservedJob

@@ -28,7 +28,7 @@ SCRIPT = """
             import enoslib
             enoslib.set_config(g5k_auto_jump=False)
             from dataclasses import dataclass
-            from laggard.campaign.reserved_cells import SharedMachines, reserve_cells
+            from laggard.campaign.cell_runners.reserved_cells import SharedMachines, reserve_cells
             from laggard.campaign.run_subprocess import SubprocessRun
             from laggard.remote.testbeds.g5k import G5kTestbed
             from laggard.scenario.load import load_scenario

@@ -18,7 +18,7 @@ from tests.users import Runner
 
 QUICK = """
     import json, os
-    from laggard.campaign.warm_process import start_warm_process
+    from laggard.campaign.cell_runners.warm_process import start_warm_process
     before = dict(os.environ)
     with start_warm_process(("laggard.cli.main",)) as warm:
         assert dict(os.environ) == before
@@ -29,7 +29,7 @@ QUICK = """
 RUNS = """
     import json, os, sys
     from pathlib import Path
-    from laggard.campaign.warm_process import start_warm_process
+    from laggard.campaign.cell_runners.warm_process import start_warm_process
 
     with start_warm_process() as warm:
         words = ["run", "small", "--json", "--runs", "runs", "--fidelity", "record", "--set"]

@@ -1,8 +1,8 @@
 """Cells of a campaign on machines that are reserved once and kept from one cell to the next.
 
     scenarios = {setup.digest: load_scenario(...) for setup in setups}
-    campaign = SharedMachines(testbed, scenarios, folder, given_options, node_hours)
-    with reserve_cells(campaign, lambda options: ProcessRunner(..., options)) as runner:
+    machines = SharedMachines(testbed, scenarios, folder, given_options, node_hours)
+    with reserve_cells(machines, lambda options: ProcessRunner(..., options)) as runner:
         for cell in cells:
             if (reason := runner.find_stop_reason(cell)) is not None:
                 break
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from laggard.campaign.reservation_rules import (
+from laggard.campaign.cell_runners.reservation_rules import (
     MeasuredDurations,
     NextStep,
     ReservationLimits,
@@ -152,6 +152,11 @@ class ReservedCells(Generic[CellT]):
     _is_fresh: bool = False
     _record: ReservationRecord | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def starter_pid(self) -> int:
+        """Process id of the parent of every run."""
+        return os.getpid()
 
     def find_stop_reason(self, cell: CellT) -> str | None:
         """Return why no further cell may start; None if this one may."""
