@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.analysis.findings.compare_runs import Estimate, estimate_difference, estimate_mean
-from laggard.campaign.campaign_display import TextDisplay
+from laggard.campaign.campaign_display import CampaignTextDisplay
 from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 from laggard.core.errors import LaggardError
 
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> None:
         help="folder for run folders and the campaign's state",
     )
     asked = parser.parse_args(arguments)
-    result = run_campaign(CAMPAIGN, CampaignOptions(asked.runs), TextDisplay())
+    result = run_campaign(CAMPAIGN, CampaignOptions(asked.runs), CampaignTextDisplay())
     print("\n".join(lines(learnt(result.table))))
     if result.progress.failed:
         print(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from laggard.analysis.report.style.canvas import WIDE_IN, house_style, new_figure, to_png
 from laggard.analysis.report.style.palette import TIERS
-from laggard.campaign.campaign_display import TextDisplay
+from laggard.campaign.campaign_display import CampaignTextDisplay
 from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 
 CAMPAIGN = Path(__file__).with_suffix(".yaml")
@@ -97,7 +97,7 @@ def draw(found: Speeds) -> bytes:
 def main() -> None:
     """Run what is left, print the table and draw it."""
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs")
-    found = speeds(run_campaign(CAMPAIGN, CampaignOptions(runs), TextDisplay()).table)
+    found = speeds(run_campaign(CAMPAIGN, CampaignOptions(runs), CampaignTextDisplay()).table)
     print(markdown(found))
     if len(sys.argv) > 2:
         Path(sys.argv[2]).write_bytes(draw(found))

@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 from laggard.campaign.campaign_file import CampaignFile, load_campaign
 from laggard.campaign.cells import (
     Cell,
+    CellSetup,
     CheckedSetup,
-    Setup,
     list_cells,
     list_setups,
     make_digest,
@@ -168,5 +168,5 @@ def test_scenario_is_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_setup_is_known_by_all_its_values() -> None:
-    one, other = (Setup(Path("/s"), "", {"a.b": value}, {}) for value in (1, True))
+    one, other = (CellSetup(Path("/s"), "", {"a.b": value}, {}) for value in (1, True))
     assert one.label() != other.label()

@@ -17,7 +17,7 @@ import pytest
 from laggard.campaign import run_campaign as module
 from laggard.campaign.campaign_file import CampaignFile, StopRules, load_campaign
 from laggard.campaign.campaign_state import Attempt, open_campaign, read_campaign
-from laggard.campaign.cells import Setup, list_setups
+from laggard.campaign.cells import CellSetup, list_setups
 from laggard.campaign.result_columns import FIXED_COLUMNS
 from laggard.campaign.stop_rules import find_stop_reason
 from laggard.core.errors import InputError, OutputError
@@ -78,7 +78,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def list_first_seed(campaign: CampaignFile) -> Sequence[Setup]:
+def list_first_seed(campaign: CampaignFile) -> Sequence[CellSetup]:
     """All setups with the first seed."""
     if "workload.seed" not in campaign.vary:
         return list_setups(campaign)

@@ -22,7 +22,7 @@ def _is_terminal() -> bool:
 
 
 @dataclass
-class TextDisplay:
+class CampaignTextDisplay:
     """Display for people: one line per cell that ended, on standard output."""
 
     started_s: float = 0.0
@@ -53,7 +53,7 @@ class TextDisplay:
 
 
 @dataclass
-class JsonDisplay:
+class CampaignJsonDisplay:
     """Display for machines: one JSON object per line."""
 
     def show_start(self, progress: CampaignProgress) -> None:

@@ -37,7 +37,7 @@ STARTED = "started"
 _SCHEMA = (
     "CREATE TABLE campaign (origin TEXT NOT NULL)",
     "CREATE TABLE cells (digest TEXT PRIMARY KEY, description TEXT)",
-    "CREATE TABLE attempts (number INTEGER PRIMARY KEY, digest TEXT, token TEXT, status TEXT, row TEXT)",
+    "CREATE TABLE attempts (number INTEGER PRIMARY KEY, digest TEXT, token TEXT, status, row TEXT)",
 )
 
 Scalar = str | int | float | bool | None
@@ -275,7 +275,7 @@ def _explain_damage(path: Path) -> Iterator[None]:
 def _make_state_error(path: Path, reason: str) -> InputError:
     return InputError(
         escape_unprintable(
-            f"{path}: not the state of a campaign: {reason} — delete the file, and every cell is run"
-            " again"
+            f"{path}: not the state of a campaign: {reason} — delete the file, and every cell is"
+            " run again"
         )
     )

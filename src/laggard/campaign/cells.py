@@ -23,7 +23,7 @@ _SHUFFLE_SEED = 0
 
 
 @dataclass(frozen=True)
-class Setup:
+class CellSetup:
     """What the repeats of a cell have in common.
 
     Attributes:
@@ -61,7 +61,7 @@ class Cell:
         digest: digest of everything that makes the cell.
     """
 
-    setup: Setup
+    setup: CellSetup
     setup_digest: str
     repeat: int
     seed: int | None
@@ -76,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CheckedSetup:
-    """Setup whose scenario has been loaded.
+    """CellSetup whose scenario has been loaded.
 
     Attributes:
         setup: the setup.
@@ -84,12 +84,12 @@ class CheckedSetup:
         seed: seed of its workload; None if nothing is trained.
     """
 
-    setup: Setup
+    setup: CellSetup
     digest: str
     seed: int | None
 
 
-def list_setups(campaign: CampaignFile) -> Sequence[Setup]:
+def list_setups(campaign: CampaignFile) -> Sequence[CellSetup]:
     """Return every setup once, in the order of the file.
 
     Raises:
@@ -161,19 +161,19 @@ def to_yaml(value: JsonValue) -> str:
     return text
 
 
-def _iterate_setups(campaign: CampaignFile) -> Iterator[Setup]:
+def _iterate_setups(campaign: CampaignFile) -> Iterator[CellSetup]:
     variants = campaign.variants or {"": {}}
     for folder, (name, fixed) in itertools.product(campaign.folders, variants.items()):
         for values in itertools.product(*campaign.vary.values()):
-            yield Setup(folder, name, dict(zip(campaign.vary, values, strict=True)), fixed)
+            yield CellSetup(folder, name, dict(zip(campaign.vary, values, strict=True)), fixed)
 
 
-def _is_wanted(setup: Setup, campaign: CampaignFile) -> bool:
+def _is_wanted(setup: CellSetup, campaign: CampaignFile) -> bool:
     wanted = not campaign.where or any(_matches(setup, each) for each in campaign.where)
     return wanted and not any(_matches(setup, each) for each in campaign.exclude)
 
 
-def _matches(setup: Setup, pattern: Mapping[str, JsonValue]) -> bool:
+def _matches(setup: CellSetup, pattern: Mapping[str, JsonValue]) -> bool:
     """Return whether a setup has every value of a pattern; a list permits any of its values."""
     named = {**setup.varied, "scenario": setup.scenario.name, "variant": setup.variant}
     for key, wanted in pattern.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from laggard.campaign.campaign_file import CampaignFile
-from laggard.campaign.cells import CheckedSetup, Setup, make_digest
+from laggard.campaign.cells import CellSetup, CheckedSetup, make_digest
 from laggard.core.errors import InputError, Problem, ScenarioError
 from laggard.core.files.input_files import read_chunks
 from laggard.core.yaml_source import to_json
@@ -20,7 +20,7 @@ _MAX_SHOWN = 10
 _MAX_ARTIFACTS = 10_000
 
 
-def check_setups(campaign: CampaignFile, setups: Sequence[Setup]) -> Sequence[CheckedSetup]:
+def check_setups(campaign: CampaignFile, setups: Sequence[CellSetup]) -> Sequence[CheckedSetup]:
     """Load the scenario of every setup.
 
     Raises:
@@ -45,7 +45,7 @@ def check_setups(campaign: CampaignFile, setups: Sequence[Setup]) -> Sequence[Ch
     return checked
 
 
-def _describe_setup(campaign: CampaignFile, setup: Setup, scenario: Scenario) -> CheckedSetup:
+def _describe_setup(campaign: CampaignFile, setup: CellSetup, scenario: Scenario) -> CheckedSetup:
     if scenario.trains and campaign.duration is not None:
         raise InputError(
             f"for: {campaign.duration}: {setup.scenario}/workload.yaml says when training stops —"

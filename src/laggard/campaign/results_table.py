@@ -1,4 +1,4 @@
-"""Results table of a campaign, as CSV and Parquet, rebuilt from its state and renamed into place."""
+"""Results table of a campaign as CSV and Parquet, made from its state and renamed into place."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def start_campaign(
     All combinations are checked before the first one runs. A repeated call makes only the runs
     that are missing or failed.
     """
-    from laggard.campaign.campaign_display import JsonDisplay, TextDisplay
+    from laggard.campaign.campaign_display import CampaignJsonDisplay, CampaignTextDisplay
     from laggard.campaign.cell_runners.open_runner import choose_runner
     from laggard.campaign.run_campaign import CampaignOptions, read_progress, run_campaign
 
@@ -70,7 +70,7 @@ def start_campaign(
         counts = {**vars(progress), "folder": str(folder)}
         print_text(json.dumps(counts) if as_json else f"{folder}: {progress.to_text()}")
         return 0
-    display = JsonDisplay() if as_json else TextDisplay()
+    display = CampaignJsonDisplay() if as_json else CampaignTextDisplay()
     result = run_campaign(file, options, display, choose_runner(target.remote))
     ending = {"event": "end", "stopped": result.stopped, "skipped": result.skipped}
     if as_json:
