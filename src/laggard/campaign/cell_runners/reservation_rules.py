@@ -1,7 +1,7 @@
 """Rules of a campaign that keeps one reservation for many cells. Pure.
 
-A cell starts if it fits into the rest of the walltime. Otherwise another reservation is made, if the
-budget of node-hours allows it.
+A cell starts if it fits into the rest of the walltime. Otherwise another reservation is made, if
+the budget of node-hours allows it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReservationLimits:
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to do before a cell.
+    """Action before a cell.
 
     Attributes:
         action: `start` the cell, `reserve` machines first, or `stop` the campaign.
@@ -111,8 +111,8 @@ def choose_next_step(
     if left_s is not None and not limits.renewable:
         return NextStep(
             "stop",
-            f"the given jobs end in {left_s:.0f} s, and a cell takes up to {estimate.needed_s:.0f} s"
-            " — give other jobs with --job, or omit it",
+            f"the given jobs end in {left_s:.0f} s, and a cell takes up to"
+            f" {estimate.needed_s:.0f} s — give other jobs with --job, or omit it",
         )
     walltime_s = limits.walltime_s
     if walltime_s is not None and walltime_s < estimate.expected_s:

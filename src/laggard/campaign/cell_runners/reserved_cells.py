@@ -116,8 +116,8 @@ def reserve_cells(
     with ExitStack() as stack:
         if not stack.enter_context(lock_reservations(machines.folder)):
             raise InputError(
-                f"{machines.folder}: another process holds machines for this campaign — wait for its"
-                " end, or end it"
+                f"{machines.folder}: another process holds machines for this campaign — wait for"
+                " its end, or end it"
             )
         runner = ReservedCells(machines, make_runner, plans, stop_times_s, limits)
         stack.enter_context(interrupt_on_signals(runner.end_at_once))
