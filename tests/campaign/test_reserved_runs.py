@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(lacking() is not None, reason=str(lacking())),
     pytest.mark.remote,
     pytest.mark.long,
+    pytest.mark.timeout(1200),
 ]
 
 SCRIPT = """
