@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
+from laggard.core.errors import LaggardError
 from laggard.core.run_schema import Record
 from laggard.core.text.text_columns import align_columns
+from laggard.layers_services.g5k.api import Pace, retry_listing
+from laggard.layers_services.g5k.configuration import build_conf, client_is_ready
 from laggard.layers_services.g5k.reference import Cluster, Hardware, Reference, parse_server
 from laggard.layers_services.g5k.reference import load_reference as shipped
 from laggard.layers_services.g5k.request import G5kPlan, MachineGroup
-from laggard.layers_services.g5k.usage_rules import NOT_MODELLED, UsageFinding, check_usage
+from laggard.layers_services.g5k.reserve import FIRST_SLOT_S
+from laggard.layers_services.g5k.usage_rules import (
+    DATE,
+    NOT_MODELLED,
+    ZONE,
+    UsageFinding,
+    check_usage,
+)
 from laggard.layers_services.machine_description import MachineDescription
 from laggard.layers_services.ssh.host_keys import RESERVATION_RULE
+
+ESTIMATE_HORIZON_S = 3 * 24 * 3600
 
 _NETWORKS = {
     "prod": "production network",
@@ -180,3 +194,62 @@ def _format_row(machines: PlannedMachines) -> tuple[str, ...]:
 
 def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+@dataclass(frozen=True)
+class StartEstimate:
+    """Estimated start of a reservation by the testbed's current schedule.
+
+    `start` is None if it is unknown, for `reason`.
+    """
+
+    start: datetime | None
+    reason: str
+
+
+def start_estimate(
+    plan: G5kPlan, now: datetime, horizon_s: int = ESTIMATE_HORIZON_S, pace: Pace | None = None
+) -> StartEstimate:
+    """Estimate the start of a plan from the clusters' schedules, without a reservation.
+
+    Args:
+        plan: the reservation plan
+        now: current time with a time zone; the search begins one minute later
+        horizon_s: length of the searched period in seconds
+        pace: timeouts and retries; by default one quick attempt
+    """
+    pace = pace or Pace(request_timeout_s=10.0, attempts=1)
+    start = int((plan.start or now + timedelta(seconds=FIRST_SLOT_S)).timestamp())
+    # A given date is tested as it is; otherwise the first free slot of the horizon is searched.
+    window = 0 if plan.start else horizon_s
+    try:
+        client_is_ready(pace)
+        slot = retry_listing(
+            lambda: _free_slot(plan, start, window), "the clusters' schedules", pace
+        )
+    except LaggardError as error:
+        return StartEstimate(None, str(error))
+    if slot is not None:
+        moment = datetime.fromtimestamp(slot, ZoneInfo(ZONE))
+        return StartEstimate(
+            moment, f"these nodes are free from {moment.strftime(DATE)} on (current schedule)"
+        )
+    if plan.start:
+        return StartEstimate(
+            None, f"these nodes are not free on {plan.reservation} for {plan.walltime}"
+        )
+    return StartEstimate(
+        None, f"these nodes are not free for {plan.walltime} within {horizon_s / 3600:g} hours"
+    )
+
+
+def _free_slot(plan: G5kPlan, start: int, window: int) -> int | None:
+    import enoslib
+    from enoslib.errors import NoSlotError
+    from enoslib.infra.providers import find_slot
+
+    provider = enoslib.G5k(build_conf(plan, "laggard-plan"))
+    try:
+        return int(find_slot([provider], window, start))
+    except NoSlotError:
+        return None

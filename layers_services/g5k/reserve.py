@@ -14,9 +14,10 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -61,32 +62,22 @@ FIRST_SLOT_S = 60
 """Seconds from now to the earliest common start of several sites. The start must still be in the
 future when the job at the last site is submitted."""
 
-ESTIMATE_HORIZON_S = 3 * 24 * 3600
-
 
 @dataclass(frozen=True)
-class Reservation:
-    """Nodes that can be used until the walltime ends.
+class HeldNodes:
+    """Nodes of running jobs.
 
     Attributes:
-        machines: one machine per host, in the order of the hosts, with root access
-        roles: EnOSlib's roles with E2Clab's names; every host's alias is its service key
-        networks: EnOSlib's networks
         jobs: jobs that hold the nodes
         owned: True if the jobs were submitted here; jobs that existed before are kept
         ends_at_s: Unix time at which the first of the jobs ends
-        deployed: True if a system was deployed on the nodes
         pace: timeouts and retries of API requests
     """
 
-    machines: tuple[Machine, ...]
-    roles: Roles
-    networks: Networks
     jobs: tuple[ReservedJob, ...]
     owned: bool
     ends_at_s: float
-    deployed: bool
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = field(default_factory=Pace, kw_only=True)
 
     def release(self) -> tuple[ReservedJob, ...]:
         """Release the nodes and every other job of the same name.
@@ -102,14 +93,20 @@ class Reservation:
 
 
 @dataclass(frozen=True)
-class StartEstimate:
-    """Estimated start of a reservation by the testbed's current schedule.
+class Reservation(HeldNodes):
+    """Nodes of running jobs, prepared for the hosts of a scenario.
 
-    `start` is None if it is unknown, for `reason`.
+    Attributes:
+        machines: one machine per host, in the order of the hosts, with root access
+        roles: EnOSlib's roles with E2Clab's names; every host's alias is its service key
+        networks: EnOSlib's networks
+        deployed: True if a system was deployed on the nodes
     """
 
-    start: datetime | None
-    reason: str
+    machines: tuple[Machine, ...]
+    roles: Roles
+    networks: Networks
+    deployed: bool
 
 
 class _Ledger:
@@ -212,71 +209,65 @@ def reserve(
     keys = ReservationKeys.create(run_folder, deployed=plan.deployed)
     client_is_ready(pace, auto_jump)
     if plan.reused:
-        jobs = tuple(
-            _running_job(plan, reference.site, reference.job_id, pace) for reference in plan.reused
-        )
-        _wait_until_running(jobs, plan, patience_s, pace)
+        jobs = _find_running_jobs(plan, patience_s, pace)
         return _ready(plan, hosts, jobs, job_name, keys, patience_s, pace)
     ledger = _Ledger(plan, job_name, on_jobs_changed, pace)
-    try:
-        jobs = _submitted(plan, job_name, ledger, patience_s, pace)
-        _wait_until_running(jobs, plan, patience_s, pace)
-        ledger.end_twins(jobs)
+    with _released_on_failure(ledger):
+        jobs = _start_jobs(plan, ledger, patience_s, pace)
         return _ready(plan, hosts, jobs, job_name, keys, patience_s, pace)
+
+
+def hold_nodes(
+    plan: G5kPlan,
+    job_name: str,
+    on_jobs_changed: Told,
+    patience_s: float = PATIENCE_S,
+    pace: Pace | None = None,
+) -> HeldNodes:
+    """Reserve the nodes of a plan, or use the running jobs that it names, and leave them as is.
+
+    Runs that name the jobs with `G5kOptions.jobs` prepare the nodes; see `reserve` for the
+    arguments.
+
+    Raises:
+        InputError: a named job does not exist or does not fit
+        PrerequisiteError: the API rejects the user
+        DeploymentError: the testbed did not provide the nodes; as in `reserve`, everything that was
+            reserved has then been released
+    """
+    pace = pace or Pace()
+    client_is_ready(pace)
+    if plan.reused:
+        jobs = _find_running_jobs(plan, patience_s, pace)
+        return _held(plan, jobs, "", pace)
+    ledger = _Ledger(plan, job_name, on_jobs_changed, pace)
+    with _released_on_failure(ledger):
+        return _held(plan, _start_jobs(plan, ledger, patience_s, pace), job_name, pace)
+
+
+def _find_running_jobs(plan: G5kPlan, patience_s: float, pace: Pace) -> tuple[Job, ...]:
+    jobs = tuple(_running_job(plan, each.site, each.job_id, pace) for each in plan.reused)
+    _wait_until_running(jobs, plan, patience_s, pace)
+    return jobs
+
+
+def _start_jobs(plan: G5kPlan, ledger: _Ledger, patience_s: float, pace: Pace) -> tuple[Job, ...]:
+    jobs = _submitted(plan, ledger.name, ledger, patience_s, pace)
+    _wait_until_running(jobs, plan, patience_s, pace)
+    ledger.end_twins(jobs)
+    return jobs
+
+
+@contextmanager
+def _released_on_failure(ledger: _Ledger) -> Iterator[None]:
+    try:
+        yield
     # Interrupts count too: no exception may leave nodes reserved.
     except BaseException as error:
         left = ledger.give_back()
         if left and isinstance(error, LaggardError):
             raise DeploymentError(f"{error}\n{how_to_release(left)}") from error
         raise
-
-
-def start_estimate(
-    plan: G5kPlan, now: datetime, horizon_s: int = ESTIMATE_HORIZON_S, pace: Pace | None = None
-) -> StartEstimate:
-    """Estimate the start of a plan from the clusters' schedules, without a reservation.
-
-    Args:
-        plan: the reservation plan
-        now: current time with a time zone; the search begins one minute later
-        horizon_s: length of the searched period in seconds
-        pace: timeouts and retries; by default one quick attempt
-    """
-    pace = pace or Pace(request_timeout_s=10.0, attempts=1)
-    start = int((plan.start or now + timedelta(seconds=FIRST_SLOT_S)).timestamp())
-    # A given date is tested as it is; otherwise the first free slot of the horizon is searched.
-    window = 0 if plan.start else horizon_s
-    try:
-        client_is_ready(pace)
-        slot = retry_listing(
-            lambda: _free_slot(plan, start, window), "the clusters' schedules", pace
-        )
-    except LaggardError as error:
-        return StartEstimate(None, str(error))
-    if slot is not None:
-        moment = datetime.fromtimestamp(slot, ZoneInfo(ZONE))
-        return StartEstimate(
-            moment, f"these nodes are free from {moment.strftime(DATE)} on (current schedule)"
-        )
-    if plan.start:
-        return StartEstimate(
-            None, f"these nodes are not free on {plan.reservation} for {plan.walltime}"
-        )
-    return StartEstimate(
-        None, f"these nodes are not free for {plan.walltime} within {horizon_s / 3600:g} hours"
-    )
-
-
-def _free_slot(plan: G5kPlan, start: int, window: int) -> int | None:
-    import enoslib
-    from enoslib.errors import NoSlotError
-    from enoslib.infra.providers import find_slot
-
-    provider = enoslib.G5k(build_conf(plan, "laggard-plan"))
-    try:
-        return int(find_slot([provider], window, start))
-    except NoSlotError:
-        return None
 
 
 def _submitted(
@@ -447,23 +438,33 @@ def _ready(
         names = ", ".join(f"job {job.uid} at {job.site}" for job in ended)
         rule = "ended during the preparation of its nodes: its walltime expired, or a user ended it"
         raise DeploymentError(f"{names} {rule} — reserve a longer walltime") from error
+    held = _held(plan, jobs, job_name, pace)
+    return Reservation(
+        machines=provisioned.machines,
+        roles=provisioned.roles,
+        networks=provisioned.networks,
+        jobs=held.jobs,
+        owned=held.owned,
+        ends_at_s=held.ends_at_s,
+        deployed=plan.deployed,
+        pace=pace,
+    )
+
+
+def _held(plan: G5kPlan, jobs: Sequence[Job], job_name: str, pace: Pace) -> HeldNodes:
     ends = [
         (get_job_time_s(job, "started_at") or time.time())
         + (get_job_time_s(job, "walltime") or plan.walltime_s)
         for job in jobs
     ]
     owned = not plan.reused
-    return Reservation(
-        machines=provisioned.machines,
-        roles=provisioned.roles,
-        networks=provisioned.networks,
+    return HeldNodes(
         jobs=tuple(
             to_reserved_job(job, job_name if owned else str(getattr(job, "name", "")), 0)
             for job in jobs
         ),
         owned=owned,
         ends_at_s=min(ends),
-        deployed=plan.deployed,
         pace=pace,
     )
 

@@ -371,7 +371,7 @@ def test_a_job_that_is_there_must_exist_run_and_fit(scripts: Scripts) -> None:
 def test_an_estimate_of_the_start_reserves_nothing(scripts: Scripts) -> None:
     found = scripts.answer("""
     def act(grid):
-        from laggard.layers_services.g5k.reserve import start_estimate
+        from laggard.layers_services.g5k.description import start_estimate
         now = datetime.datetime.now(datetime.timezone.utc)
 
         def estimate(quantity, **options):

@@ -11,7 +11,11 @@ from typing import Protocol
 
 from laggard.campaign.campaign_file import CampaignFile
 from laggard.campaign.cells import Cell
-from laggard.campaign.run_subprocess import SubprocessRun, run_in_subprocess
+from laggard.campaign.run_subprocess import (
+    SubprocessRun,
+    build_run_words,
+    run_in_subprocess,
+)
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.results import build_result_document
 from laggard.run_folder.store import list_runs, load_record
@@ -22,9 +26,15 @@ _POLL_S = 0.5
 class CellRunner(Protocol):
     """Something that runs cells."""
 
+    @property
+    def starter_pid(self) -> int:
+        """Process id of the parent of every run."""
+
+    def find_stop_reason(self, cell: Cell) -> str | None:
+        """Return why no further cell can be run; None if this one can."""
+
     def run(self, cell: Cell, token: str) -> SubprocessRun:
         """Run a cell to its end; the token is recorded in the run's command."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,8 +55,38 @@ class ProcessRunner:
     options: Sequence[str] = ()
     on_tick: Callable[[], object] | None = None
 
+    @property
+    def starter_pid(self) -> int:
+        """Process id of the parent of every run."""
+        return os.getpid()
+
+    def find_stop_reason(self, cell: Cell) -> str | None:  # noqa: ARG002
+        """Return None, since a process can always be started."""
+        return None
+
     def run(self, cell: Cell, token: str) -> SubprocessRun:
         """Run a cell to its end; it ends with this process."""
+        return run_in_subprocess(
+            cell.setup.scenario,
+            cell.overrides(),
+            self.runs,
+            command=self._build_command(token),
+            fidelity=self.fidelity,
+            capture_errors=True,
+            on_tick=self.on_tick,
+        )
+
+    def build_words(self, cell: Cell, token: str) -> Sequence[str]:
+        """Return the words after `laggard` that run a cell."""
+        return build_run_words(
+            cell.setup.scenario,
+            cell.overrides(),
+            self.runs,
+            self._build_command(token),
+            self.fidelity,
+        )
+
+    def _build_command(self, token: str) -> Sequence[str]:
         command = ["run", f"--cell={token}", *self.options]
         for option, value in (
             ("--artifacts", self.campaign.artifacts),
@@ -54,20 +94,12 @@ class ProcessRunner:
             ("--for", self.campaign.duration),
         ):
             command += [] if value is None else [f"{option}={value}"]
-        return run_in_subprocess(
-            cell.setup.scenario,
-            cell.overrides(),
-            self.runs,
-            command=command,
-            fidelity=self.fidelity,
-            capture_errors=True,
-            on_tick=self.on_tick,
-        )
+        return command
 
 
-def make_token(digest: str, number: int) -> str:
+def make_token(digest: str, number: int, starter_pid: int) -> str:
     """Return the text that identifies an attempt, with the process that starts it."""
-    return f"{digest}-{number}-{os.getpid()}"
+    return f"{digest}-{number}-{starter_pid}"
 
 
 def get_starter(token: str) -> int:

@@ -7,8 +7,8 @@ written down before its run starts, and the results of a run are stored before t
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -45,6 +45,8 @@ from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.store import to_folder_name
 
 FILE_COPY = "campaign.yaml"
+
+OpenRunner = Callable[[ProcessRunner, Sequence[Cell], Path], AbstractContextManager[CellRunner]]
 
 
 class CampaignDisplay(Protocol):
@@ -109,13 +111,29 @@ def plan_cells(campaign: CampaignFile) -> Sequence[Cell]:
     return list_cells(campaign, check_setups(campaign, list_setups(campaign)))
 
 
-def run_campaign(path: Path, options: CampaignOptions, display: CampaignDisplay) -> CampaignResult:
+@contextmanager
+def _open_plain_runner(
+    runner: ProcessRunner,
+    _pending: Sequence[Cell],
+    _folder: Path,
+) -> Iterator[CellRunner]:
+    yield runner
+
+
+def run_campaign(
+    path: Path,
+    options: CampaignOptions,
+    display: CampaignDisplay,
+    open_runner: OpenRunner = _open_plain_runner,
+) -> CampaignResult:
     """Run the cells of a campaign that are not done.
 
     Args:
         path: campaign file.
         options: options of the command.
         display: display of the progress.
+        open_runner: context manager that gives the runner of the cells, from one that starts a
+            process for each, the cells that are not done, and the campaign's folder.
 
     Raises:
         InputError: the file, a setup or the stored state cannot be used, or another process runs
@@ -133,9 +151,12 @@ def run_campaign(path: Path, options: CampaignOptions, display: CampaignDisplay)
         state.claim(path.resolve())
         write_atomically(folder / FILE_COPY, read_bounded(path, MAX_BYTES))
         state.add_cells(cells)
-        runner = ProcessRunner(
+        done = state.list_done()
+        pending = [cell for cell in cells if cell.digest not in done]
+        plain = ProcessRunner(
             campaign, options.runs, options.fidelity, options.run_options, display.tick
         )
+        runner = stack.enter_context(open_runner(plain, pending, folder))
         return _Campaign(campaign, cells, folder, options.runs, state, runner, display).run()
 
 
@@ -168,14 +189,17 @@ class _Campaign:
             if self._is_known_well(cell):
                 self.skipped.add(cell.digest)
                 continue
-            stopped = find_stop_reason(
-                self.campaign.stop, time.monotonic() - self.started_s, self.state.list_attempts()
-            )
+            stopped = self._find_stop_reason(cell)
             if stopped is not None:
                 break
             self._run_cell(cell)
         self._publish(running=False)
         return CampaignResult(self.folder / CSV_FILE, self._measure(), stopped, len(self.skipped))
+
+    def _find_stop_reason(self, cell: Cell) -> str | None:
+        elapsed_s = time.monotonic() - self.started_s
+        stopped = find_stop_reason(self.campaign.stop, elapsed_s, self.state.list_attempts())
+        return stopped or self.runner.find_stop_reason(cell)
 
     def _settle_started(self) -> None:
         """Store the results of runs that had started when the campaign was killed."""
@@ -201,7 +225,8 @@ class _Campaign:
         full = describe_full_disk(self.runs)
         if full is not None:
             raise OutputError(f"{full}; then start the same command again, which goes on here")
-        token = make_token(cell.digest, len(self.state.list_attempts()))
+        number = len(self.state.list_attempts())
+        token = make_token(cell.digest, number, self.runner.starter_pid)
         self.state.start_attempt(cell.digest, token)
         began_s = time.monotonic()
         ended = self.runner.run(cell, token)

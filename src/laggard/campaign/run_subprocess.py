@@ -68,23 +68,11 @@ def run_in_subprocess(
     Raises:
         KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP arrived
     """
-    arguments = [
-        sys.executable,
-        "-m",
-        "laggard",
-        *command,
-        str(scenario),
-        "--json",
-        "--runs",
-        str(runs),
-        "--fidelity",
-        fidelity,
-    ]
-    arguments += [word for override in overrides for word in ("--set", override)]
+    words = build_run_words(scenario, overrides, runs, command, fidelity)
     with (
         interrupt_on_signals(),
         subprocess.Popen(
-            arguments,
+            [sys.executable, "-m", "laggard", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if capture_errors else None,
             text=True,
@@ -99,7 +87,19 @@ def run_in_subprocess(
         except BaseException:
             _terminate(run)
             raise
-    return SubprocessRun(run.returncode, _parse_result(output), errors or "")
+    return SubprocessRun(run.returncode, parse_result(output), errors or "")
+
+
+def build_run_words(
+    scenario: Path,
+    overrides: Sequence[str],
+    runs: Path,
+    command: Sequence[str],
+    fidelity: FidelityPolicy,
+) -> list[str]:
+    """Return the words that follow `laggard`; see `run_in_subprocess` for the arguments."""
+    words = [*command, str(scenario), "--json", "--runs", str(runs), "--fidelity", fidelity]
+    return [*words, *(word for override in overrides for word in ("--set", override))]
 
 
 def _communicate(
@@ -127,7 +127,7 @@ def _terminate(run: subprocess.Popen[str]) -> None:
     run.wait()
 
 
-def _parse_result(output: str) -> Mapping[str, object] | None:
+def parse_result(output: str) -> Mapping[str, object] | None:
     """Parse the document of `run`, or the last line of the documents of `emulate`."""
     for text in (output, output.strip().rpartition("\n")[2]):
         with suppress(json.JSONDecodeError):

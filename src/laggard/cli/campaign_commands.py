@@ -59,6 +59,7 @@ def start_campaign(
     that are missing or failed.
     """
     from laggard.campaign.campaign_display import CampaignJsonDisplay, CampaignTextDisplay
+    from laggard.campaign.cell_runners.open_runner import choose_runner
     from laggard.campaign.run_campaign import CampaignOptions, read_progress, run_campaign
 
     run_options = [f"--links={links}", *target.arguments]
@@ -69,9 +70,8 @@ def start_campaign(
         counts = {**vars(progress), "folder": str(folder)}
         print_text(json.dumps(counts) if as_json else f"{folder}: {progress.to_text()}")
         return 0
-    result = run_campaign(
-        file, options, CampaignJsonDisplay() if as_json else CampaignTextDisplay()
-    )
+    display = CampaignJsonDisplay() if as_json else CampaignTextDisplay()
+    result = run_campaign(file, options, display, choose_runner(target.remote))
     ending = {"event": "end", "stopped": result.stopped, "skipped": result.skipped}
     if as_json:
         print_text(json.dumps({**ending, **vars(result.progress), "table": str(result.table)}))

@@ -173,14 +173,14 @@ def print_runs(runs: Path, as_json: bool) -> None:
 @keep_own_status
 @handle_errors
 def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
-    """Release the nodes that a killed run still holds on a testbed.
+    """Release the nodes that a killed run or campaign still holds on a testbed.
 
-    RUN is a run folder, or a run's id or its beginning; by default all runs of the runs folder.
+    RUN is a run folder, a run's id or its beginning, or a campaign's folder or name; by default
+    all runs and campaigns of the runs folder.
     """
-    from laggard.remote.destroy import destroy_run, destroy_runs
-    from laggard.run_folder.store import find_run
+    from laggard.remote.destroy import destroy_named, destroy_runs
 
     # An empty RUN is a mistake, such as an unset variable, and must not mean all runs.
-    report = destroy_runs(runs) if run is None else destroy_run(find_run(run, runs))
+    report = destroy_runs(runs) if run is None else destroy_named(run, runs)
     print_text(report.to_json() if as_json else report.text())
     return 1 if report.held or report.refused else 0

@@ -1,4 +1,7 @@
-"""`laggard destroy`: release of nodes that killed runs still hold, and update of their records."""
+"""`laggard destroy`: release of nodes that killed runs and campaigns still hold.
+
+Their records are updated.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,16 @@ from pathlib import Path
 from laggard.core.errors import InputError
 from laggard.core.files.output_files import write_atomically
 from laggard.core.run_schema import Record, ReservedJob, RunRecord
+from laggard.remote.reservations_file import (
+    RESERVATIONS_FILE,
+    ReservationRecord,
+    find_reservation_folders,
+    load_reservations,
+    lock_reservations,
+    store_reservation,
+)
 from laggard.remote.testbeds.registry import REMOTE_TESTBEDS
-from laggard.run_folder.store import RECORD_FILE, list_runs, load_record
+from laggard.run_folder.store import RECORD_FILE, find_run, list_runs, load_record
 
 
 class DestroyReport(Record):
@@ -59,18 +70,48 @@ def destroy_run(folder: Path) -> DestroyReport:
     if testbed is None or record.status == "running":
         return DestroyReport(released=(), held=())
     try:
-        after = testbed().release_run(record)
+        after = testbed().release_jobs(record.id, record.jobs)
     except InputError as error:
         return DestroyReport(released=(), held=(), refused=(f"{folder}: {error}",))
     _update_record(folder, record, after)
-    return DestroyReport(
-        released=tuple(job for job in after if job.released),
-        held=tuple(job for job in after if not job.released),
-    )
+    return _report_jobs(after)
+
+
+def destroy_campaign(folder: Path) -> DestroyReport:
+    """Release the jobs of a campaign that is over; a running one needs its own.
+
+    Raises:
+        LaggardError: as in `destroy_run`, or the record of its reservations is damaged.
+    """
+    with lock_reservations(folder) as is_over:
+        return destroy_reservations(folder) if is_over else DestroyReport(released=(), held=())
+
+
+def destroy_reservations(folder: Path) -> DestroyReport:
+    """Release the jobs that a campaign's record lists as held; the caller has its lock.
+
+    Raises:
+        LaggardError: as in `destroy_campaign`.
+    """
+    records = load_reservations(folder)
+    return _join_reports([_destroy_reservation(folder, record) for record in records])
+
+
+def _destroy_reservation(folder: Path, record: ReservationRecord) -> DestroyReport:
+    testbed = REMOTE_TESTBEDS.get(record.testbed)
+    if testbed is None or all(job.released for job in record.jobs):
+        return DestroyReport(released=(), held=())
+    try:
+        after = testbed().release_jobs(record.id, record.jobs)
+    except InputError as error:
+        return DestroyReport(released=(), held=(), refused=(f"{folder}: {error}",))
+    jobs = _merge_jobs(record.jobs, after)
+    store_reservation(folder, record.model_copy(update={"jobs": jobs}))
+    return _report_jobs(after)
 
 
 def destroy_runs(runs: Path) -> DestroyReport:
-    """Release the jobs that any run in a folder of runs still holds.
+    """Release the jobs that any run or campaign in a folder of runs still holds.
 
     Raises:
         LaggardError: as in `destroy_run`.
@@ -79,6 +120,34 @@ def destroy_runs(runs: Path) -> DestroyReport:
         (record, folder) for record, folder in list_runs(runs) if list_unreleased_jobs(record)
     ]
     reports = [destroy_run(folder) for _, folder in records]
+    reports += [destroy_campaign(folder) for folder in find_reservation_folders(runs)]
+    return _join_reports(reports)
+
+
+def destroy_named(name: str, runs: Path) -> DestroyReport:
+    """Release the jobs of one run or campaign.
+
+    Args:
+        name: folder of a run or campaign, name of a campaign, or what `find_run` accepts.
+        runs: folder of all runs.
+
+    Raises:
+        LaggardError: there is no such run or campaign, or as in `destroy_run`.
+    """
+    for folder in (Path(name), runs / "campaigns" / name):
+        if name and (folder / RESERVATIONS_FILE).is_file():
+            return destroy_campaign(folder)
+    return destroy_run(find_run(name, runs))
+
+
+def _report_jobs(jobs: Sequence[ReservedJob]) -> DestroyReport:
+    return DestroyReport(
+        released=tuple(job for job in jobs if job.released),
+        held=tuple(job for job in jobs if not job.released),
+    )
+
+
+def _join_reports(reports: Sequence[DestroyReport]) -> DestroyReport:
     return DestroyReport(
         released=tuple(job for report in reports for job in report.released),
         held=tuple(job for report in reports for job in report.held),
@@ -88,8 +157,12 @@ def destroy_runs(runs: Path) -> DestroyReport:
 
 def _update_record(folder: Path, record: RunRecord, after: Sequence[ReservedJob]) -> None:
     """Merge the jobs after the release into the record of the run."""
-    # The job number is no key: a job is recorded with number 0 before it is reserved.
-    known = {(job.site, job.name): job for job in record.jobs}
-    known |= {(job.site, job.name): job for job in after}
-    updated = record.model_copy(update={"jobs": tuple(known.values())})
+    updated = record.model_copy(update={"jobs": _merge_jobs(record.jobs, after)})
     write_atomically(folder / RECORD_FILE, updated.model_dump_json(indent=2).encode() + b"\n")
+
+
+def _merge_jobs(
+    before: Sequence[ReservedJob], after: Sequence[ReservedJob]
+) -> tuple[ReservedJob, ...]:
+    # The job number is no key: a job is recorded with number 0 before it is reserved.
+    return tuple({(job.site, job.name): job for job in (*before, *after)}.values())

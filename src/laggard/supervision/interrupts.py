@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -46,16 +46,49 @@ def interrupt_on_signals(on_second: Callable[[], object] | None = None) -> Itera
             signal.signal(each, handle_later)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    previous_handlers = {
-        each: signal.signal(each, handle_signal)
+    with _handle_signals(handle_signal) as previous_handlers:
+        yield
+
+
+@contextmanager
+def finish_before_interrupt(on_second: Callable[[], object]) -> Iterator[None]:
+    """Let the body, a cleanup, finish; then raise KeyboardInterrupt if a signal arrived meanwhile.
+
+    Args:
+        on_second: function to call for a later signal, as in `interrupt_on_signals`.
+    """
+    own_pid = os.getpid()
+    arrived: list[tuple[str, float]] = []
+
+    def handle_signal(number: int, _frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if os.getpid() != own_pid:
+            return
+        if arrived and now_s - arrived[0][1] > SECOND_AFTER_S:
+            on_second()
+        arrived.append((signal.Signals(number).name, now_s))
+
+    with _handle_signals(handle_signal):
+        yield
+    if arrived:
+        raise KeyboardInterrupt(arrived[0][0])
+
+
+@contextmanager
+def _handle_signals(
+    handler: Callable[[int, FrameType | None], None],
+) -> Iterator[Mapping[signal.Signals, object]]:
+    """Handle the signals that are not ignored; yield their previous handlers."""
+    previous = {
+        each: signal.signal(each, handler)
         for each in TERMINATION_SIGNALS
         if signal.getsignal(each) is not signal.SIG_IGN
     }
     try:
-        yield
+        yield previous
     finally:
-        for each, handler in previous_handlers.items():
-            signal.signal(each, handler)
+        for each, before in previous.items():
+            signal.signal(each, before)
 
 
 def describe_interrupt(number: signal.Signals | str | None) -> str:

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from laggard.layers_services.e2clab.manager_support import ManagerSupport
 from laggard.remote.testbeds.remote_testbed import (
     CommandOption,
+    JobsRecorder,
+    MachinePlan,
     OptionValue,
     RemoteTestbed,
+    ReservationSize,
     ReservedNodes,
+    SharedReservation,
 )
 
 if TYPE_CHECKING:
     from laggard.core.hosts import Host
-    from laggard.core.run_schema import HostEnergy, ReservedJob, RunRecord
+    from laggard.core.run_schema import HostEnergy, ReservedJob
     from laggard.layers_services.environment.prepare import Store
     from laggard.layers_services.g5k.description import G5kDescription
     from laggard.layers_services.g5k.request import G5kOptions, G5kPlan
@@ -61,8 +65,7 @@ class ReservationPlan:
         """
         from datetime import UTC, datetime
 
-        from laggard.layers_services.g5k.description import describe_g5k
-        from laggard.layers_services.g5k.reserve import start_estimate
+        from laggard.layers_services.g5k.description import describe_g5k, start_estimate
 
         now, start = datetime.now(UTC), ""
         if not self.request.reused and (Path.home() / API_CONFIGURATION).exists():
@@ -122,6 +125,26 @@ def _find_home_stores(machines: tuple[Machine, ...]) -> Mapping[str, Store]:
     from laggard.layers_services.environment.prepare import site_stores
 
     return site_stores(machines, get_api_username())
+
+
+def _join_requests(plans: Sequence[MachinePlan]) -> G5kPlan:
+    from laggard.layers_services.g5k.shared_plan import join_plans
+
+    return join_plans([plan.request for plan in plans if isinstance(plan, ReservationPlan)])
+
+
+@dataclass(frozen=True)
+class SharedJobs(SharedReservation):
+    """Jobs of Grid'5000 that are kept for several runs."""
+
+    def build_run_options(self, plan: MachinePlan, given: Sequence[str]) -> tuple[str, ...]:
+        """Return the user's options, with the jobs at the sites of a plan; see the base class."""
+        sites = plan.request.sites if isinstance(plan, ReservationPlan) else ()
+        replaced = ("--job=", "--reservation=")
+        return (
+            *(word for word in given if not word.startswith(replaced)),
+            *(f"--job={job.site}:{job.job_id}" for job in self.jobs if job.site in sites),
+        )
 
 
 @dataclass(frozen=True)
@@ -200,17 +223,55 @@ class G5kTestbed(RemoteTestbed):
 
         return measure_energy(machines, start_s, end_s)
 
-    def release_run(self, record: RunRecord) -> tuple[ReservedJob, ...]:
-        """Release the jobs of a run's record and all other jobs with the run's name.
+    @contextmanager
+    def reserve_together(
+        self, plans: Sequence[MachinePlan], owner_id: str, on_jobs_changed: JobsRecorder
+    ) -> Iterator[SharedReservation]:
+        """Hold the nodes that the largest of these plans needs, per cluster, and release them.
+
+        Jobs that existed before are left running.
 
         Raises:
-            InputError: the record lists a job of another run or user, which was not released.
+            InputError: the plans do not fit into one reservation, or a named job cannot be used.
+            DeploymentError: Grid'5000 did not give the nodes.
+        """
+        from laggard.layers_services.g5k.release import job_name
+        from laggard.layers_services.g5k.reserve import hold_nodes
+
+        held = hold_nodes(
+            _join_requests(plans), job_name(owner_id), on_jobs_changed, self.reservation_timeout_s
+        )
+        try:
+            # `ends_at_s` is a Unix time; runs compare monotonic times.
+            end_s = time.monotonic() + held.ends_at_s - time.time()
+            yield SharedJobs(end_s, held.jobs)
+        finally:
+            jobs = held.release()
+            if held.owned:
+                on_jobs_changed(jobs)
+
+    def size_reservation(self, plans: Sequence[MachinePlan]) -> ReservationSize:
+        """Return the size of one reservation for these plans, or of none if jobs are named.
+
+        Raises:
+            InputError: the plans do not fit into one reservation.
+        """
+        request = _join_requests(plans)
+        if request.reused:
+            return ReservationSize()
+        return ReservationSize(request.nodes, request.walltime_s, renewable=True)
+
+    def release_jobs(self, owner_id: str, jobs: Sequence[ReservedJob]) -> tuple[ReservedJob, ...]:
+        """Release the recorded jobs and all other jobs with the name of this run or campaign.
+
+        Raises:
+            InputError: the record lists a job of another owner, which was not released.
             LaggardError: the API refuses the user, or does not answer.
         """
         from laggard.layers_services.g5k.release import destroy, job_name, still_held
 
-        sites = tuple(dict.fromkeys(job.site for job in record.jobs))
-        return destroy(still_held(record.jobs), job_name(record.id), sites)
+        sites = tuple(dict.fromkeys(job.site for job in jobs))
+        return destroy(still_held(jobs), job_name(owner_id), sites)
 
     def format_held_jobs(self, jobs: Sequence[ReservedJob]) -> str:
         """Return the command that ends each job on its site's frontend."""

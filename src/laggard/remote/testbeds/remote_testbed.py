@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 if TYPE_CHECKING:
-    from laggard.core.run_schema import HostEnergy, ReservedJob, RunRecord
+    from laggard.core.run_schema import HostEnergy, ReservedJob
     from laggard.layers_services.e2clab.manager_support import ManagerSupport
     from laggard.layers_services.environment.prepare import Store
     from laggard.layers_services.machine import Machine
@@ -85,6 +85,52 @@ class MachinePlan(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class SharedReservation:
+    """Machines that are kept for several runs, one after the other.
+
+    Attributes:
+        walltime_end_s: `time.monotonic()` at which the testbed takes the machines back; None for
+            never.
+        jobs: jobs that hold the machines; empty if there are none.
+    """
+
+    walltime_end_s: float | None = None
+    jobs: tuple[ReservedJob, ...] = ()
+
+    def build_run_options(
+        self,
+        plan: MachinePlan,  # noqa: ARG002
+        given: Sequence[str],
+    ) -> tuple[str, ...]:
+        """Return the options of a `laggard run` that uses these machines and keeps them.
+
+        Args:
+            plan: machine plan of the run.
+            given: options of the user, each one word such as `--queue=default`.
+        """
+        return tuple(given)
+
+
+@dataclass(frozen=True)
+class ReservationSize:
+    """Size of a reservation for several runs.
+
+    Attributes:
+        nodes: number of nodes that it takes; 0 if nothing is reserved.
+        walltime_s: its length; None if the machines are kept for any time, or by others.
+        renewable: whether another one can follow it.
+    """
+
+    nodes: int = 0
+    walltime_s: float | None = None
+    renewable: bool = False
+
+
+JobsRecorder = Callable[["tuple[ReservedJob, ...]"], None]
+"""Function that records all jobs of a reservation whenever one of them changes."""
+
+
 class RemoteTestbed(ABC):
     """Testbed of real machines, with its command-line options.
 
@@ -133,14 +179,52 @@ class RemoteTestbed(ABC):
         """
         return ()
 
-    def release_run(self, record: RunRecord) -> tuple[ReservedJob, ...]:  # noqa: ARG002
-        """Release all jobs of a run, found by its record and its name on the testbed.
+    @contextmanager
+    def reserve_together(
+        self,
+        plans: Sequence[MachinePlan],  # noqa: ARG002
+        owner_id: str,  # noqa: ARG002
+        on_jobs_changed: JobsRecorder,  # noqa: ARG002
+    ) -> Iterator[SharedReservation]:
+        """Hold machines for the runs of several plans, for the body of a `with`.
 
-        Returns:
-            All jobs of the run; `released` is set if the testbed confirmed the release.
+        A testbed without reservations keeps its machines anyway.
+
+        Args:
+            plans: machine plans that this testbed made, of runs that follow each other.
+            owner_id: unique id, from which the jobs get their name.
+            on_jobs_changed: called before and after every change of a job on the testbed.
 
         Raises:
-            InputError: the record lists a job of another run or user, which was not released.
+            InputError: the plans do not fit into one reservation, or a named job cannot be used.
+            DeploymentError: the testbed did not give the machines.
+        """
+        yield SharedReservation()
+
+    def size_reservation(self, plans: Sequence[MachinePlan]) -> ReservationSize:  # noqa: ARG002
+        """Return the size of one reservation for these plans.
+
+        Raises:
+            InputError: the plans do not fit into one reservation.
+        """
+        return ReservationSize()
+
+    def release_jobs(
+        self,
+        owner_id: str,  # noqa: ARG002
+        jobs: Sequence[ReservedJob],  # noqa: ARG002
+    ) -> tuple[ReservedJob, ...]:
+        """Release all jobs of a run or campaign, found by their record and name on the testbed.
+
+        Args:
+            owner_id: id from which the jobs got their name.
+            jobs: recorded jobs.
+
+        Returns:
+            All jobs of this owner; `released` is set if the testbed confirmed the release.
+
+        Raises:
+            InputError: the record lists a job of another owner, which was not released.
             LaggardError: the testbed refuses the user, or does not answer.
         """
         return ()
