@@ -1,52 +1,45 @@
-"""Fingerprint of a run: versions, commit, and machine properties that affect speed."""
+"""Fingerprint of a run: versions, and machine properties that affect speed."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 Fact = str | float | int | None
 
-PACKAGES = ("laggard", "torch", "enoslib", "e2clab", "ansible-core", "numpy", "pyarrow", "pandas")
+PACKAGES = (
+    "laggard",
+    "torch",
+    "enoslib",
+    "e2clab",
+    "ansible-core",
+    "numpy",
+    "pyarrow",
+    "pandas",
+    "scipy",
+    "scikit-learn",
+    "pyzmq",
+    "pyroute2",
+    "pydantic",
+)
+"""Packages that can change a result."""
 
 
 def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Return the version of Python and of each installed package that can change a result."""
+    """Return the versions of Python, the C library and each installed package of the list."""
     found = {"python": platform.python_version()}
+    library, version = platform.libc_ver()
+    if version:
+        found[library or "libc"] = version
     for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def git_commit(folder: Path) -> str | None:
-    """Return the commit of `folder`; None outside a repository.
-
-    `-dirty` is appended if there are uncommitted changes.
-    """
-    git = shutil.which("git")
-    if git is None:
-        return None
-    command = [
-        git,
-        "-C",
-        str(folder),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        # No tag may match, so that the answer is always a hash.
-        "--exclude=*",
-    ]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    return answer.stdout.strip() or None
 
 
 def describe_machine() -> dict[str, Fact]:
