@@ -32,7 +32,7 @@ class BlockComparison:
         low: lower end of the 95 % interval of `ratio`.
         high: upper end of this interval.
         detectable: least relative difference that would be found with a probability of 80 %.
-        blocks: number of blocks.
+        blocks: number of blocks, or of pairs of runs.
     """
 
     ratio: float
@@ -60,10 +60,11 @@ def compare_blocks(first: FloatArray, second: FloatArray) -> BlockComparison | N
     ]
     if not all(np.isfinite(each).all() and (each > 0).all() for each in means):
         return None
-    return _compare_logarithms(np.log(means[1]) - np.log(means[0]))
+    return compare_logarithms(np.log(means[1]) - np.log(means[0]))
 
 
-def _compare_logarithms(differences: FloatArray) -> BlockComparison:
+def compare_logarithms(differences: FloatArray) -> BlockComparison:
+    """Test whether the mean of differences of logarithms is zero; at least two are needed."""
     from scipy import stats
 
     count = len(differences)

@@ -65,14 +65,25 @@ def compare_pair(
         A judgment of every quantity that both runs have.
     """
     times = compare_blocks(_step_times(first.data.steps), _step_times(second.data.steps))
-    is_equal = _find_first_difference(first.data.steps, second.data.steps) is None
+    learned = _cut_to_common_steps(first.data, second.data)
+    is_equal = _find_first_difference(*learned) is None
     judged = [
-        _judge_losses(first.data.steps, second.data.steps, tolerance, exact=exact),
+        _judge_losses(*learned, tolerance, exact=exact),
         _judge_step_time(times, tolerance),
         *_judge_outcomes(first.data, second.data, times, tolerance, is_equal=is_equal),
         _judge_findings(first, second, times, tolerance),
     ]
     return tuple(each for each in judged if each is not None)
+
+
+def _cut_to_common_steps(first: RunData, second: RunData) -> tuple[StepColumns, StepColumns]:
+    """Return the steps of both runs, up to the earlier end if a clock ended one of them."""
+    outcomes = [each.record and each.record.outcome for each in (first, second)]
+    if not any(each and each.stopped_by in {"time", "walltime"} for each in outcomes):
+        return first.steps, second.steps
+    last = min(int(each.steps.step.max(initial=-1)) for each in (first, second))
+    kept = [each.steps.where(each.steps.step <= last) for each in (first, second)]
+    return kept[0], kept[1]
 
 
 def _judge_losses(
@@ -90,7 +101,7 @@ def _judge_losses(
     if compared is None:
         reason = "too few steps for a test, which needs four in each run"
         return Judgment("losses", False, f"{where}; {reason}")
-    return _judge_ratio("losses", f"{where}; the mean loss", compared, tolerance)
+    return judge_ratio("losses", f"{where}; the mean loss", compared, tolerance)
 
 
 def _find_first_difference(first: StepColumns, second: StepColumns) -> str | None:
@@ -142,17 +153,30 @@ def _step_times(steps: StepColumns) -> FloatArray:
 def _judge_step_time(compared: BlockComparison | None, tolerance: float) -> Judgment | None:
     if compared is None:
         return None
-    return _judge_ratio("step time", "the mean step", compared, tolerance)
+    return judge_ratio("step time", "the mean step", compared, tolerance)
 
 
-def _judge_ratio(
-    quantity: Quantity, subject: str, compared: BlockComparison, tolerance: float
+def judge_ratio(
+    quantity: Quantity,
+    subject: str,
+    compared: BlockComparison,
+    tolerance: float,
+    unit: str = "blocks",
 ) -> Judgment:
+    """Judge the ratio of two means: a difference counts if it is beyond power and tolerance.
+
+    Args:
+        quantity: name of the quantity.
+        subject: what has these means, for the sentence.
+        compared: ratio with its power.
+        tolerance: relative difference that runs of one setup may have.
+        unit: what was compared, for the sentence.
+    """
     difference = max(compared.ratio, 1 / compared.ratio) - 1
     limit = max(compared.detectable, tolerance)
     sentence = (
         f"{subject} of the reproduction is {compared.ratio:.4g} times that of the original (95 %"
-        f" interval {compared.low:.4g} to {compared.high:.4g}, {compared.blocks} blocks);"
+        f" interval {compared.low:.4g} to {compared.high:.4g}, {compared.blocks} {unit});"
         f" {_describe_power(compared.detectable, tolerance)}"
     )
     verdict = "which is beyond it" if difference > limit else "which is within it"
@@ -197,7 +221,8 @@ def _judge_outcomes(
         f" {_percent(difference)}; {power}"
     )
     yield Judgment("makespan", difference <= limit, sentence, limit)
-    is_exact = is_equal or one.stopped_by == other.stopped_by == "steps"
+    is_timed = {one.stopped_by, other.stopped_by} & {"time", "walltime"}
+    is_exact = not is_timed and (is_equal or one.stopped_by == other.stopped_by == "steps")
     yield _judge_steps(one.steps, other.steps, tolerance, is_exact=is_exact)
     if one.accuracy is not None and other.accuracy is not None:
         accuracies = one.accuracy, other.accuracy

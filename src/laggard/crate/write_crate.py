@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -22,8 +23,9 @@ from laggard.crate.crate_files import (
     list_run,
 )
 from laggard.crate.crate_metadata import CrateDescription, CrateFile, build_metadata
-from laggard.crate.results_rows import read_rows
-from laggard.run_folder.store import find_run
+from laggard.crate.results_rows import ResultRow, read_rows
+from laggard.crate.source_tree import is_safe_name
+from laggard.run_folder.store import RECORD_FILE, find_run
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of every file in an archive, so that the same files give the same bytes."""
@@ -80,7 +82,7 @@ def _describe_campaign(folder: Path, runs: Path) -> tuple[CrateDescription, Mapp
     paths = {name: folder / name for name in known if not (folder / name).is_symlink()}
     listed = []
     for row in read_rows(folder / RESULTS_FILE):
-        run_folder = _find_row(row.folder, row.run, runs)
+        run_folder = find_row(row, runs)
         if run_folder is None:
             continue
         run = list_run(run_folder, f"runs/{row.run}/", only_record=True)
@@ -95,12 +97,13 @@ def _describe_campaign(folder: Path, runs: Path) -> tuple[CrateDescription, Mapp
     return CrateDescription(folder.name, listed, files, campaign=known), paths
 
 
-def _find_row(folder: str, run: str, runs: Path) -> Path | None:
-    """Return the run folder of a row, which may have moved with all others."""
-    if not run or Path(run).name != run:
+def find_row(row: ResultRow, runs: Path) -> Path | None:
+    """Return the run folder of a row, which may have moved with all others; None if it is gone."""
+    if not is_safe_name(row.run) or "/" in row.run:
         return None
-    for place in (Path(folder) if folder else None, *runs.glob(f"*/{run}")):
-        if place is not None and place.name == run and (place / "run.json").is_file():
+    recorded = Path(row.folder) if row.folder else None
+    for place in (recorded, *sorted(runs.glob(f"*/{glob.escape(row.run)}"))):
+        if place is not None and place.name == row.run and (place / RECORD_FILE).is_file():
             return place.resolve()
     return None
 
