@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from laggard.analysis.reproduction.block_comparison import BlockComparison, compare_blocks
-from laggard.analysis.tables.columns import FloatArray, StepColumns
+from laggard.analysis.tables.columns import FloatArray, IntArray, StepColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import Finding
 
@@ -121,7 +121,7 @@ def _find_first_difference(first: StepColumns, second: StepColumns) -> str | Non
     )
 
 
-def _sort_losses(steps: StepColumns) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _sort_losses(steps: StepColumns) -> tuple[IntArray, IntArray, FloatArray]:
     order = np.lexsort((steps.rank, steps.step))
     return steps.step[order], steps.rank[order], np.ascontiguousarray(steps.loss[order], np.float64)
 
@@ -147,7 +147,8 @@ def _step_times(steps: StepColumns) -> FloatArray:
         ((steps.end_ns - steps.start_ns)[rows][np.argsort(steps.step[rows])])[:least]
         for rows in ranks
     ]
-    return np.mean(durations, axis=0) / 1e9
+    mean: FloatArray = np.mean(durations, axis=0) / 1e9
+    return mean
 
 
 def _judge_step_time(compared: BlockComparison | None, tolerance: float) -> Judgment | None:

@@ -136,14 +136,14 @@ def _write_archive(target: Path, metadata: bytes, paths: Mapping[str, Path]) -> 
 
 
 def _open_entry(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    entry = zipfile.ZipInfo(name, _EPOCH)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = 0o100644 << 16
-    return archive.open(entry, "w")  # type: ignore[return-value]  # a writable stream of bytes
+    file = zipfile.ZipInfo(name, _EPOCH)
+    file.compress_type = zipfile.ZIP_DEFLATED
+    file.external_attr = 0o100644 << 16
+    return archive.open(file, "w")  # type: ignore[return-value]  # a writable stream of bytes
 
 
 def _write_folder(target: Path, metadata: bytes, paths: Mapping[str, Path]) -> None:
-    if target.exists() and (not target.is_dir() or any(os.scandir(target))):
+    if target.exists() and (not target.is_dir() or os.listdir(target)):
         raise InputError(
             f"{target}: this exists, and a crate is written into a new or empty folder — choose"
             " another place with --out, or a file that ends in .zip"

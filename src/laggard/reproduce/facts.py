@@ -44,7 +44,7 @@ def compare_facts(
     names = dict.fromkeys([*values[0], *values[1]])
     files = [_read_scenario(folder / "scenario") for folder in folders]
     changed = sorted(
-        name for name in files[0] | files[1] if files[0].get(name) != files[1].get(name)
+        name for name in {**files[0], **files[1]} if files[0].get(name) != files[1].get(name)
     )
     found = [
         FactDifference(name, values[0].get(name, _NONE), values[1].get(name, _NONE))

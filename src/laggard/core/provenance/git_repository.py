@@ -147,7 +147,8 @@ def _ask_git(
 
 def _read_output(descriptor: int, most: int) -> tuple[bytes, bool]:
     """Return the output, and whether it ended within the limits of size and time."""
-    parts, size, end_s = [], 0, time.monotonic() + _TIMEOUT_S
+    parts: list[bytes] = []
+    size, end_s = 0, time.monotonic() + _TIMEOUT_S
     while size <= most:
         ready, _, _ = select.select([descriptor], [], [], max(0.0, end_s - time.monotonic()))
         if not ready:
