@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -143,7 +142,7 @@ def _open_entry(archive: zipfile.ZipFile, name: str) -> BinaryIO:
 
 
 def _write_folder(target: Path, metadata: bytes, paths: Mapping[str, Path]) -> None:
-    if target.exists() and (not target.is_dir() or os.listdir(target)):
+    if target.exists() and (not target.is_dir() or list(target.iterdir())):
         raise InputError(
             f"{target}: this exists, and a crate is written into a new or empty folder — choose"
             " another place with --out, or a file that ends in .zip"

@@ -147,7 +147,10 @@ def compare_again(
 def _judge_status(original: RunRecord, reproduction: RunRecord) -> Judgment:
     mine, other = original.status, reproduction.status
     error = f": {reproduction.error}" if reproduction.error and other != mine else ""
-    return Judgment("status", other in {mine, "done"}, f"{mine} and {other}{error}")
+    note = ""
+    if "unfaithful" in {mine, other}:
+        note = "; times of an unfaithful run are not those of the requested continuum"
+    return Judgment("status", other in {mine, "done"}, f"{mine} and {other}{error}{note}")
 
 
 def _load(folder: Path) -> JudgedRun:
