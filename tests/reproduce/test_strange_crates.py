@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from laggard.cli.main import main
-from laggard.crate import source_tree
+from laggard.crate import source_tree, write_crate
 from tests.reproduce.originals import Again, make_original, stand_in
 
 Spoil = Callable[[Path], object]
@@ -165,6 +165,15 @@ def test_a_crate_is_written_only_into_an_empty_place(original: Path, tmp_path: P
     assert (refused.exit_code, (tmp_path / "kept").read_text()) == (2, "mine")
     assert _run("export", original).exit_code == 2
     assert _run("export", original, "--crate", "--format", "csv").exit_code == 2
+
+
+def test_an_archive_that_could_not_be_read_is_not_written(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_crate, "MAX_ARCHIVE_BYTES", 1000)
+    refused = _run("export", original, "--crate", "--out", tmp_path / "c.zip")
+    assert (refused.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "give a folder with --out" in refused.output
 
 
 def test_equal_files_give_equal_archives(original: Path, tmp_path: Path) -> None:

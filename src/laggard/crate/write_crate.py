@@ -17,6 +17,7 @@ from laggard.core.files.output_files import make_folder, replace_file
 from laggard.crate.crate_files import (
     CAMPAIGN_FILES,
     CRATE_FILE,
+    MAX_FILES,
     METADATA_FILE,
     RESULTS_FILE,
     list_run,
@@ -26,18 +27,21 @@ from laggard.crate.results_rows import ResultRow, read_rows
 from laggard.crate.source_tree import is_safe_name
 from laggard.run_folder.store import RECORD_FILE, find_run
 
+MAX_ARCHIVE_BYTES = 2 << 30
+"""Largest sum of the sizes of the files of an archive."""
+
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of every file in an archive, so that the same files give the same bytes."""
 
 
-def write_crate(source: str, runs: Path, out: Path | None, license: str | None) -> Path:  # noqa: A002
+def write_crate(source: str, runs: Path, out: Path | None, license_url: str | None) -> Path:
     """Write a crate of a run or a campaign.
 
     Args:
         source: folder of a campaign, or what `find_run` finds.
         runs: folder of the run folders.
         out: new folder, or a file that ends in `.zip`; by default `crate.zip` in the folder.
-        license: URL of the license of the data.
+        license_url: URL of the license of the data.
 
     Returns:
         The folder or file.
@@ -50,10 +54,11 @@ def write_crate(source: str, runs: Path, out: Path | None, license: str | None) 
     description, paths = (
         _describe_run(folder) if campaign is None else _describe_campaign(folder, runs)
     )
-    document = build_metadata(replace(description, license=license))
+    document = build_metadata(replace(description, license=license_url))
     metadata = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
     target = folder / CRATE_FILE if out is None else out.parent.resolve() / out.name
     if target.suffix == ".zip":
+        _require_archivable(target, description)
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_archive(target, metadata, paths)
     else:
@@ -122,6 +127,17 @@ def _read_parts(path: Path) -> Iterator[bytes]:
     with open_regular(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
+
+
+def _require_archivable(target: Path, description: CrateDescription) -> None:
+    """Refuse an archive that `open_source` would not read."""
+    count = len(description.files) + 1
+    size = sum(file.size for file in description.files.values())
+    if count > MAX_FILES or size > MAX_ARCHIVE_BYTES:
+        raise InputError(
+            f"{target}: {count} files of {size} bytes, and an archive has at most {MAX_FILES} files"
+            f" and {MAX_ARCHIVE_BYTES} bytes — give a folder with --out"
+        )
 
 
 def _write_archive(target: Path, metadata: bytes, paths: Mapping[str, Path]) -> None:

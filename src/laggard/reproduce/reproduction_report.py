@@ -94,7 +94,7 @@ def _format_lines(run: ReproducedRun) -> Iterator[str]:
         yield f"    {fact.name}: {_shorten(fact.original)} -> {_shorten(fact.reproduction)}"
     if not run.facts:
         yield "  made by the same versions, on the same hardware, from the same files"
-    if run.inexact:
+    if run.inexact and any(each.quantity == "losses" for each in run.judgments):
         yield f"  losses need not be equal bit for bit: {'; '.join(run.inexact)}"
     yield from (f"  {_format_judgment(each)}" for each in run.judgments)
 

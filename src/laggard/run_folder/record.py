@@ -30,6 +30,7 @@ from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
 from laggard.supervision.interrupts import describe_interrupt
 from laggard.workloads.plan import place_server
+from laggard.workloads.specification.callables import is_callable_name
 
 _log = logging.getLogger(__name__)
 
@@ -69,13 +70,21 @@ def create_record(
         seed=scenario.workload.seed,
         seeds=dict(_list_seeds(scenario)),
         strategy=_record_strategy(scenario) if scenario.trains else NO_TRAINING,
-        versions=fingerprint.list_versions(),
+        versions=fingerprint.list_versions(modules=_list_own_modules(scenario)),
         git=None,
         testbed=testbed,
         backend=backend,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         warnings=(*scenario.warnings, *warnings),
     )
+
+
+def _list_own_modules(scenario: Scenario) -> Sequence[str]:
+    """Return the modules of the user's own model and dataset."""
+    if not scenario.trains:
+        return ()
+    names = (scenario.workload.model, scenario.workload.dataset.name)
+    return [name.partition(":")[0] for name in names if is_callable_name(name)]
 
 
 def _list_seeds(scenario: Scenario) -> Iterator[tuple[str, int]]:

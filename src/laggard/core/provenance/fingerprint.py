@@ -28,18 +28,32 @@ PACKAGES = (
 """Packages that can change a result."""
 
 
-def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python, the C library and each installed package of the list."""
+def list_versions(
+    packages: Iterable[str] = PACKAGES, modules: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the versions of Python, the C library and installed packages.
+
+    Args:
+        packages: names of packages; those that are not installed are left out.
+        modules: names of Python modules, whose packages are added.
+    """
     found = {"python": platform.python_version()}
     library, version = platform.libc_ver()
     if version:
         found[library or "libc"] = version
-    for package in packages:
+    for package in (*packages, *_find_packages(modules)):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _find_packages(modules: Iterable[str]) -> Iterable[str]:
+    names = {module.partition(".")[0] for module in modules}
+    # The search reads the file lists of all packages, so it is made only if needed.
+    owners = metadata.packages_distributions() if names else {}
+    return sorted({package for name in names for package in owners.get(name, ())})
 
 
 def describe_machine() -> dict[str, Fact]:

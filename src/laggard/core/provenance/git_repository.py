@@ -88,16 +88,16 @@ def read_repository(folder: Path, tracked: str | None = None) -> RepositoryState
     if root is None or git is None:
         return None
     if tracked is not None:
-        found = _ask_git(git, root, ("ls-files", "--error-unmatch", "--", str(folder / tracked)))
+        found = _run_git(git, root, ("ls-files", "--error-unmatch", "--", str(folder / tracked)))
         if found.status:
             return None
-    commit = _ask_git(git, root, ("rev-parse", "--verify", "HEAD"))
+    commit = _run_git(git, root, ("rev-parse", "--verify", "HEAD"))
     if commit.status or not commit.line:
         return None
     safe = _disable_filters(git, root)
     if safe is None:
         return None
-    diff = _ask_git(git, root, _DIFF, safe, MAX_DIFF_BYTES)
+    diff = _run_git(git, root, _DIFF, safe, MAX_DIFF_BYTES)
     suffix = "-dirty" if diff.output or not diff.is_complete else ""
     return RepositoryState(root, commit.line + suffix, diff.output, diff.is_complete)
 
@@ -105,7 +105,7 @@ def read_repository(folder: Path, tracked: str | None = None) -> RepositoryState
 def _disable_filters(git: str, root: Path) -> Sequence[str] | None:
     """Return settings without the filters of a configuration; None if it cannot be read."""
     pattern = r"^filter\..*\.(clean|smudge|process|required)$"
-    found = _ask_git(git, root, ("config", "--name-only", "--null", "--get-regexp", pattern))
+    found = _run_git(git, root, ("config", "--name-only", "--null", "--get-regexp", pattern))
     # git exits with status 1 if nothing matches.
     if found.status not in (0, 1) or not found.is_complete:
         return None
@@ -116,7 +116,7 @@ def _disable_filters(git: str, root: Path) -> Sequence[str] | None:
     return [f"{key}={'false' if key.endswith('.required') else ''}" for key in keys]
 
 
-def _ask_git(
+def _run_git(
     git: str,
     root: Path,
     arguments: Sequence[str],
