@@ -88,8 +88,7 @@ def build_metadata(description: CrateDescription) -> dict[str, object]:
     actions = [_add_run(crate, run) for run in description.runs]
     if description.campaign:
         actions.insert(0, _add_campaign(crate, description))
-    # The 1.1 specification recommends no lists of one value.
-    crate.root_dataset["mentions"] = actions if len(actions) > 1 else actions[0]
+    crate.root_dataset["mentions"] = _unwrap(actions)
     document: dict[str, object] = crate.metadata.generate()
     return document
 
@@ -124,7 +123,13 @@ def _make_entity(
 ) -> ContextEntity:
     from rocrate.model.contextentity import ContextEntity
 
-    return ContextEntity(crate, identifier, properties={"@type": kind, **properties})
+    values = {name: _unwrap(value) for name, value in properties.items()}
+    return ContextEntity(crate, identifier, properties={"@type": kind, **values})
+
+
+def _unwrap(value: object) -> object:
+    """Return the only value of a list of one, as RO-Crate 1.1 recommends."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _add_run(crate: ROCrate, run: CratedRun) -> ContextEntity:
@@ -170,7 +175,7 @@ def _add_programs(crate: ROCrate, versions: Mapping[str, str]) -> ContextEntity:
     ]
     laggard = _add_program(crate, "laggard", versions.get("laggard", "unknown"))
     if needed:
-        laggard["softwareRequirements"] = needed
+        laggard["softwareRequirements"] = _unwrap(needed)
     return laggard
 
 
