@@ -67,7 +67,9 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
         assert folder.path == tmp_path / "runs" / "quickstart" / record.id
         assert record.status == "running"
         assert load_record(folder.path) == record
-        folder.write_scenario({"workload.yaml": b"seed: 1\n", "traces/lte.csv": b"seconds\n"})
+        folder.write_files(
+            {"workload.yaml": b"seed: 1\n", "traces/lte.csv": b"seconds\n"}, folder.scenario
+        )
         assert (folder.scenario / "traces/lte.csv").read_bytes() == b"seconds\n"
         done = record.model_copy(update={"status": "done"})
         folder.write_record(done)

@@ -166,27 +166,52 @@ def _print_summary(path: Path, *, as_json: bool) -> None:
     "--format",
     "kind",
     type=click.Choice(list(EXPORT_FORMATS)),
-    required=True,
     help="Format of the export.",
+)
+@click.option(
+    "--crate",
+    is_flag=True,
+    help="Export everything about a run or a campaign as an RO-Crate, for `laggard reproduce`.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Output file, or folder for csv; by default inside the run folder.",
+    help=(
+        "Output file, or folder for csv; a new folder or a .zip file for --crate; by default inside"
+        " the run folder."
+    ),
+)
+@click.option(
+    "--license", "license_url", metavar="URL", help="License of the data, stated in the crate."
 )
 @runs_option
 @json_option
 @keep_own_status
 @handle_errors
-def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: bool) -> None:
-    """Export a run for other tools.
+def write_export(
+    run: str,
+    kind: str | None,
+    crate: bool,
+    out: Path | None,
+    license_url: str | None,
+    runs: Path,
+    as_json: bool,
+) -> None:
+    """Export a run for other tools, or for others to reproduce.
 
     RUN is a run folder, a run's id or its beginning, or the name of a scenario, which selects its
-    latest run.
+    latest run. With --crate, it can also be the folder or the name of a campaign.
     """
     from laggard.run_folder.export import export_run
     from laggard.run_folder.recovery import find_collected_run
 
+    if crate == (kind is not None):
+        raise click.UsageError("give either --format FORMAT or --crate")
+    if kind is None:
+        _print_crate(run, runs, out, license_url, as_json=as_json)
+        return
+    if license_url is not None:
+        raise click.UsageError("--license belongs to --crate: omit it, or give --crate")
     exported = export_run(find_collected_run(run, runs), kind, out)
     if as_json:
         paths = [str(path) for path in exported.paths]
@@ -196,6 +221,15 @@ def write_export(run: str, kind: str, out: Path | None, runs: Path, as_json: boo
         print_text(str(path))
     for note in exported.notes:
         print_text(f"note: {note}", err=True)
+
+
+def _print_crate(
+    run: str, runs: Path, out: Path | None, license_url: str | None, *, as_json: bool
+) -> None:
+    from laggard.crate.write_crate import write_crate
+
+    path = write_crate(run, runs, out, license_url)
+    print_text(json.dumps({"paths": [str(path)], "notes": []}) if as_json else str(path))
 
 
 @click.command("compare")

@@ -15,6 +15,7 @@ from laggard.cli.analysis_commands import analyze_trace, compare_runs, report_ru
 from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, verify_machine
 from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
+from laggard.cli.reproduce_commands import reproduce_source
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
 from laggard.core.text.terminal_output import TerminalHandler
@@ -71,6 +72,7 @@ _SECTIONS: Sections = {
         (analyze_trace, "laggard analyze traces/ --strategy all"),
         (compare_runs, "laggard compare my-continuum quickstart"),
         (write_export, "laggard export my-continuum --format csv"),
+        (reproduce_source, "laggard reproduce crate.zip"),
         (print_runs, "laggard runs"),
         (evaluate_analysis, "laggard evaluate --cases 300 --seed 7"),
     ),

@@ -179,6 +179,42 @@ class TraceOrigin(Record):
     stages: tuple[int, ...] = ()
 
 
+class RepositoryRecord(Record):
+    """Git repository from which something of a run came.
+
+    Attributes:
+        holds: what of the run it holds: `laggard`, `scenario` or both.
+        commit: hash of the commit, with `-dirty` if tracked files had changes.
+        diff: file of the run folder with these changes; None if there were none.
+        diff_is_complete: whether that file has all changes; it has at most 1 MiB.
+    """
+
+    holds: tuple[Literal["laggard", "scenario"], ...]
+    commit: str
+    diff: str | None = None
+    diff_is_complete: bool = True
+
+
+class RunSettings(Record):
+    """Options of the command that change a run, apart from `--set`.
+
+    Attributes:
+        links: requested backend of the links.
+        dilation: requested dilation; None for the least possible.
+        fidelity: reaction to a failed fidelity check.
+        artifacts: folder with the files of the plays, if it is not the scenario's.
+        app_conf: set of variables for the plays.
+        for_s: seconds between launch and finalize, if nothing is trained.
+    """
+
+    links: str = "auto"
+    dilation: float | None = None
+    fidelity: Literal["require", "record"] = "require"
+    artifacts: str | None = None
+    app_conf: str | None = None
+    for_s: float = 0.0
+
+
 def _upgrade_version(value: object) -> object:
     """Replace version 1 by the current version.
 
@@ -193,7 +229,9 @@ class RunRecord(Record):
 
     `first_step_s` and the durations of stages are real seconds; `first_step_s` counts from the
     start of the command. `lost_ranks` are the ranks that were killed while the others continued
-    without them.
+    without them. `overrides` are the values of `--set`; the files in `scenario/` contain them.
+    `seeds` are all seeds by their key. `settings`, `ended` and what else has a default is missing
+    in records of older versions.
     """
 
     schema_version: Annotated[int, BeforeValidator(_upgrade_version)] = SCHEMA_VERSION
@@ -201,17 +239,22 @@ class RunRecord(Record):
     scenario: str
     status: RunStatus
     command: tuple[str, ...]
+    settings: RunSettings | None = None
+    overrides: tuple[str, ...] = ()
     seed: int
+    seeds: dict[str, int] = {}
     strategy: StrategyRecord = StrategyRecord(
         name="allreduce", sync_mode="lockstep", description="allreduce"
     )
     versions: dict[str, str]
     git: str | None
+    repositories: tuple[RepositoryRecord, ...] = ()
     testbed: str
     backend: str | None = None
     dilation: float = 1.0
     hosts: tuple[dict[str, str | float | int | None], ...] = ()
     started: str
+    ended: str | None = None
     first_step_s: float | None = None
     stages: tuple[StageDuration, ...] = ()
     outcome: RunOutcome | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from laggard.core.errors import EmulationError, FidelityError, InputError
@@ -138,7 +138,7 @@ def run_experiment(
     silent = EmulationCallbacks(lambda _: None, lambda _: None)
     return run_in_sandbox(
         scenario,
-        options,
+        replace(options, for_s=for_s),
         lambda context: _run_in_sandbox(context, silent, for_s, is_experiment=True),
         finalize,
         _EXPERIMENT_ENDING_S,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from laggard.core.errors import EXIT_INTERRUPTED, DeploymentError, LaggardError
-from laggard.core.run_schema import RunRecord
+from laggard.core.run_schema import RunRecord, RunSettings
 from laggard.core.text.terminal_output import print_text
 from laggard.layers_services.machine import Machine
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
@@ -43,7 +43,7 @@ from laggard.run_folder.display import SilentDisplay, TextDisplay
 from laggard.run_folder.fidelity_checks import require_recorded_fidelity
 from laggard.run_folder.fidelity_violations import require_no_violations
 from laggard.run_folder.journal import Journal
-from laggard.run_folder.record import create_record, record_failure
+from laggard.run_folder.record import create_record, record_failure, record_origin
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
 from laggard.scenario.run_plan import find_unlimited_programs
@@ -103,10 +103,11 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         # The plan comes before the run folder, so a refused scenario leaves no folder behind.
         plan = plan_machines(scenario, options.testbed)
         warnings = (*plan.warnings, *find_unlimited_programs(scenario))
-        folder, record = RunFolder.create(
-            options.runs,
-            create_record(scenario, options.testbed.name, "netem", options.command, warnings),
+        settings = RunSettings(fidelity=options.fidelity, for_s=options.for_s)
+        draft = create_record(
+            scenario, options.testbed.name, "netem", options.command, warnings, settings
         )
+        folder, record = RunFolder.create(options.runs, draft)
         stack.enter_context(folder)
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         journals.append(journal)
@@ -119,7 +120,7 @@ def _run_and_analyze(
 ) -> None:
     try:
         journal.folder.logs.mkdir()
-        journal.folder.write_scenario(scenario.files())
+        record_origin(journal, scenario)
         state = _run_on_reserved_nodes(scenario, plan, options, journal)
         if state.trained is not None:
             began_s, ended_s = state.trained.began_s, state.trained.ended_s

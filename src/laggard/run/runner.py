@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laggard.core import fingerprint
 from laggard.core.errors import RunFolderError
-from laggard.core.run_schema import RunRecord
+from laggard.core.provenance import fingerprint
+from laggard.core.run_schema import RunRecord, RunSettings
 from laggard.core.termination_signals import TERMINATION_SIGNALS, hold_signals
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.janitor import Janitor, run_name
@@ -39,7 +39,7 @@ from laggard.run_folder.collect import (
 from laggard.run_folder.display import SilentDisplay, TextDisplay
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.journal import Journal
-from laggard.run_folder.record import create_record, record_failure
+from laggard.run_folder.record import create_record, record_failure, record_origin
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.emulation_limits import list_emulation_limits
 from laggard.scenario.load import Scenario
@@ -64,6 +64,7 @@ class RunOptions:
         quiet: whether to print nothing during the run.
         command: command line, for the record.
         fidelity: effect of a failed check before training.
+        for_s: seconds between launch and finalize, for the record; `run_experiment` sets it.
     """
 
     runs: Path
@@ -73,6 +74,7 @@ class RunOptions:
     quiet: bool = False
     command: tuple[str, ...] = ()
     fidelity: FidelityPolicy = "require"
+    for_s: float = 0.0
 
 
 def run_local(scenario: Scenario, options: RunOptions) -> tuple[RunRecord, Path]:
@@ -144,7 +146,7 @@ def run_in_sandbox(
         journal = Journal(record, folder, SilentDisplay() if options.quiet else TextDisplay())
         try:
             folder.logs.mkdir()
-            folder.write_scenario(scenario.files())
+            record_origin(journal, scenario)
             cgroups = _open_cgroups(scenario, janitor, stack)
             context = RunContext(
                 scenario, backend, cpu, cgroups, journal, started_ns, options.fidelity
@@ -210,7 +212,13 @@ def _draft_record(
     scenario: Scenario, options: RunOptions, backend: BackendName, cpu: CpuPlan
 ) -> RunRecord:
     warnings = list_emulation_limits(scenario, dilation=options.dilation)
-    first = create_record(scenario, options.testbed, backend, options.command, warnings)
+    settings = RunSettings(
+        links=options.links,
+        dilation=options.dilation,
+        fidelity=options.fidelity,
+        for_s=options.for_s,
+    )
+    first = create_record(scenario, options.testbed, backend, options.command, warnings, settings)
     return first.model_copy(
         update={"dilation": cpu.dilation, "hosts": (fingerprint.describe_machine(),)}
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from laggard.core.errors import OutputError
 from laggard.core.run_schema import RunRecord, StageDuration
@@ -48,7 +49,9 @@ class Journal:
         self.update(stages=tuple(self.stages))
 
     def update(self, **changes: object) -> None:
-        """Change fields of the record, and write it."""
+        """Change fields of the record, and write it; with a last status, also its time."""
+        if changes.get("status", "running") != "running":
+            changes.setdefault("ended", datetime.now(UTC).isoformat(timespec="seconds"))
         self.record = self.record.model_copy(update=changes)
         self.folder.write_record(self.record)
 

@@ -1,23 +1,36 @@
-"""First record of a run, and the record of its failure; the same for every testbed."""
+"""First record of a run, its origin, and its failure; the same for every testbed."""
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
 
-from laggard.core import fingerprint
+import laggard
 from laggard.core.errors import EXIT_INTERRUPTED, FidelityError, LaggardError, OutputError
 from laggard.core.files.disk_space import describe_os_error
 from laggard.core.files.output_files import write_text
-from laggard.core.run_schema import NO_TRAINING, RunRecord, RunStatus, StrategyRecord
+from laggard.core.provenance import fingerprint
+from laggard.core.provenance.git_repository import RepositoryState, read_repository
+from laggard.core.run_schema import (
+    NO_TRAINING,
+    RepositoryRecord,
+    RunRecord,
+    RunSettings,
+    RunStatus,
+    StrategyRecord,
+)
+from laggard.network_emulation.model import RandomHostEvent, RandomLinkEvent
 from laggard.network_emulation.probe import BackendName
 from laggard.run_folder.journal import Journal
 from laggard.scenario.load import Scenario
 from laggard.supervision.interrupts import describe_interrupt
 from laggard.workloads.plan import place_server
+from laggard.workloads.specification.callables import is_callable_name
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +41,7 @@ def create_record(
     backend: BackendName,
     command: Sequence[str],
     warnings: Sequence[str],
+    settings: RunSettings | None = None,
 ) -> RunRecord:
     """Create the record of a run that begins now.
 
@@ -37,21 +51,91 @@ def create_record(
         backend: backend that shapes the links.
         command: command line.
         warnings: further warnings.
+        settings: other options of the command; the artifacts and the set of variables of the plays
+            are added.
     """
+    own, plays = scenario.folder, scenario.plays
     return RunRecord(
         id="",
         scenario=scenario.name,
         status="running",
         command=tuple(command),
+        settings=(settings or RunSettings()).model_copy(
+            update={
+                "artifacts": None if plays.artifacts == own else str(plays.artifacts),
+                "app_conf": plays.app_conf,
+            }
+        ),
+        overrides=scenario.overrides,
         seed=scenario.workload.seed,
+        seeds=dict(_list_seeds(scenario)),
         strategy=_record_strategy(scenario) if scenario.trains else NO_TRAINING,
-        versions=fingerprint.list_versions(),
-        git=fingerprint.git_commit(scenario.folder),
+        versions=fingerprint.list_versions(modules=_list_own_modules(scenario)),
+        git=None,
         testbed=testbed,
         backend=backend,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         warnings=(*scenario.warnings, *warnings),
     )
+
+
+def _list_own_modules(scenario: Scenario) -> Sequence[str]:
+    """Return the modules of the user's own model and dataset."""
+    if not scenario.trains:
+        return ()
+    names = (scenario.workload.model, scenario.workload.dataset.name)
+    return [name.partition(":")[0] for name in names if is_callable_name(name)]
+
+
+def _list_seeds(scenario: Scenario) -> Iterator[tuple[str, int]]:
+    """Yield the key and the value of every seed."""
+    if scenario.trains:
+        yield "workload.seed", scenario.workload.seed
+    for i, event in enumerate(scenario.heterogeneity.events):
+        if isinstance(event, RandomHostEvent | RandomLinkEvent):
+            yield f"heterogeneity.dynamic.{i}.random.seed", event.random.seed
+
+
+def record_origin(journal: Journal, scenario: Scenario) -> None:
+    """Write what the run is made of: the scenario's files, and the state of the repositories.
+
+    Args:
+        journal: journal of the run.
+        scenario: loaded scenario.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    folder = journal.folder
+    folder.write_files(scenario.files(), folder.scenario)
+    own = read_repository(Path(laggard.__file__).resolve().parent, "__init__.py")
+    given = read_repository(scenario.folder)
+    repositories = []
+    for state, holds in _merge_repositories(own, given):
+        name = f"git_{holds[0]}.diff" if state.diff else None
+        if name is not None:
+            folder.write_files({name: state.diff}, folder.path)
+        repositories.append(
+            RepositoryRecord(
+                holds=holds,
+                commit=state.commit,
+                diff=name,
+                diff_is_complete=state.is_complete,
+            )
+        )
+    journal.update(git=None if given is None else given.commit, repositories=tuple(repositories))
+
+
+def _merge_repositories(
+    own: RepositoryState | None, given: RepositoryState | None
+) -> Iterator[tuple[RepositoryState, tuple[Literal["laggard", "scenario"], ...]]]:
+    if own is not None and given is not None and own.root == given.root:
+        yield own, ("laggard", "scenario")
+        return
+    if own is not None:
+        yield own, ("laggard",)
+    if given is not None:
+        yield given, ("scenario",)
 
 
 def _record_strategy(scenario: Scenario) -> StrategyRecord:

@@ -92,7 +92,8 @@ def _recover_streams(folder: Path) -> bool:
         journal = Journal(record, reopened, SilentDisplay(), list(record.stages))
         if record.status == "running":
             # No process but this one holds the lock, so the run is over.
-            journal.update(status="interrupted", error=record.error or "the run was killed")
+            reason = record.error or "the run was killed"
+            journal.update(status="interrupted", error=reason, ended=None)
         if not WorkerOutputDir(folder / STREAMS_FOLDER).zero.exists():
             report_untrained_run(journal)
             return True

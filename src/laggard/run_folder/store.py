@@ -133,15 +133,15 @@ class RunFolder:
                     raise
                 replace_by_reserve(reserve, self.path / RECORD_FILE, content)
 
-    def write_scenario(self, files: Mapping[str, bytes]) -> None:
-        """Write the scenario's files, as run; names may contain subfolders.
+    def write_files(self, files: Mapping[str, bytes], below: Path) -> None:
+        """Write files below a folder of this run; names may contain subfolders.
 
         Raises:
             OutputError: a file cannot be written.
         """
-        with _report_unwritten(self.scenario):
+        with _report_unwritten(below):
             for name, content in files.items():
-                target = self.scenario / name
+                target = below / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(target, content)
 

@@ -125,6 +125,11 @@ class Scenario:
         """Return the host whose clock is the reference: that of the first rank, if there is one."""
         return (*self.ranks, *self.hosts)[0]
 
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Return the texts of all overrides; those of one file are in their order."""
+        return tuple(each.text for file in self._files.values() for each in file.overrides)
+
     def with_hosts(self, hosts: Iterable[Host]) -> Scenario:
         """Return the same scenario on hosts of the same names with other addresses."""
         by_name = {host.name: host for host in hosts}

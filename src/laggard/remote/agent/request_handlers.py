@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter
 
 from laggard.core.errors import EmulationError
-from laggard.core.fingerprint import describe_machine
+from laggard.core.provenance.fingerprint import describe_machine
 from laggard.layers_services.local.janitor import Janitor, is_running, run_name
 from laggard.network_emulation.fidelity.measure import EchoProbe, ProbeEndpoint, measure_rtt
 from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow

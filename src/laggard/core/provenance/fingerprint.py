@@ -1,24 +1,47 @@
-"""Fingerprint of a run: versions, commit, and machine properties that affect speed."""
+"""Fingerprint of a run: versions, and machine properties that affect speed."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 Fact = str | float | int | None
 
-PACKAGES = ("laggard", "torch", "enoslib", "e2clab", "ansible-core", "numpy", "pyarrow", "pandas")
+PACKAGES = (
+    "laggard",
+    "torch",
+    "enoslib",
+    "e2clab",
+    "ansible-core",
+    "numpy",
+    "pyarrow",
+    "pandas",
+    "scipy",
+    "scikit-learn",
+    "pyzmq",
+    "pyroute2",
+    "pydantic",
+)
+"""Packages that can change a result."""
 
 
-def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Return the version of Python and of each installed package that can change a result."""
+def list_versions(
+    packages: Iterable[str] = PACKAGES, modules: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the versions of Python, the C library and installed packages.
+
+    Args:
+        packages: names of packages; those that are not installed are left out.
+        modules: names of Python modules, whose packages are added.
+    """
     found = {"python": platform.python_version()}
-    for package in packages:
+    library, version = platform.libc_ver()
+    if version:
+        found[library or "libc"] = version
+    for package in (*packages, *_find_packages(modules)):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -26,27 +49,11 @@ def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def git_commit(folder: Path) -> str | None:
-    """Return the commit of `folder`; None outside a repository.
-
-    `-dirty` is appended if there are uncommitted changes.
-    """
-    git = shutil.which("git")
-    if git is None:
-        return None
-    command = [
-        git,
-        "-C",
-        str(folder),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        # No tag may match, so that the answer is always a hash.
-        "--exclude=*",
-    ]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    return answer.stdout.strip() or None
+def _find_packages(modules: Iterable[str]) -> Iterable[str]:
+    names = {module.partition(".")[0] for module in modules}
+    # The search reads the file lists of all packages, so it is made only if needed.
+    owners = metadata.packages_distributions() if names else {}
+    return sorted({package for name in names for package in owners.get(name, ())})
 
 
 def describe_machine() -> dict[str, Fact]:
