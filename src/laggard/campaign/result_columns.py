@@ -1,7 +1,7 @@
 """Columns of a campaign's results table, and the row of one run. Columns never move.
 
 A table has these columns in this order, and then one for each varied key in the order in which the
-campaign first had it.
+campaign first had it. Between both are the columns that only a task has, such as `precision`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from laggard.campaign.campaign_state import Scalar
+from laggard.campaign.tasks.registry import TASK_COLUMNS
 from laggard.core.errors import InputError
 
 CELL_COLUMNS = ("cell", "setup", "current", "scenario", "variant", "repeat", "seed", "attempt")
@@ -74,6 +75,9 @@ def build_row(document: Mapping[str, object], elapsed_s: float) -> dict[str, Sca
         row["versions_laggard"] = _scalar(versions.get("laggard"))
     if isinstance(outcome, dict):
         row |= {key: _scalar(outcome.get(key)) for key in OUTCOME_COLUMNS if key in outcome}
+    columns = document.get("columns")
+    if isinstance(columns, dict):
+        row |= {key: _scalar(columns[key]) for key in TASK_COLUMNS if key in columns}
     return row | _summarize_checks(document) | _summarize_analysis(document)
 
 
