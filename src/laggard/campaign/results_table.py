@@ -32,8 +32,8 @@ def build_table(state: CampaignState, current: Collection[str]) -> Table:
             versions of the file or of the scenario.
 
     Returns:
-        The fixed columns, those of a task, and one column per varied key. A key's values stay numbers or texts if
-        all of them are; otherwise they become JSON, so that 1 and "1" differ.
+        The fixed columns, those of a task, and one column per varied key. A key's values stay
+        numbers or texts if all of them are; otherwise they become JSON, so that 1 and "1" differ.
     """
     cells = state.list_cells()
     # The seed of a grid has a fixed column, varied or not.

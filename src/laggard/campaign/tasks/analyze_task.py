@@ -1,4 +1,4 @@
-"""Task `analyze`: the stragglers of a run folder or a trace, found in memory; nothing is written."""
+"""Task `analyze`: the stragglers of a run folder or a trace, found in memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from laggard.campaign.tasks.task import Task
+from laggard.campaign.tasks.cell_task import CellTask
 from laggard.core.errors import InputError
 
 _RUN_FILES = ("run.json", "*.parquet", "scenario/*")
 _MAX_FILES = 10_000
 
 
-class AnalyzeTask(Task):
+class AnalyzeTask(CellTask):
     """Run folder or trace, and another strategy or other numbers of workers.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from laggard import __version__
-from laggard.campaign.tasks.task import Task
+from laggard.campaign.tasks.cell_task import CellTask
 from laggard.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _RANGE = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 _MAX_RANGE = 20_000
 
 
-class EvaluateTask(Task):
+class EvaluateTask(CellTask):
     """Cases of a grid, as `laggard evaluate` scores them.
 
     Attributes:

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from laggard.campaign.tasks.task_loop import MAX_DEATHS
 from laggard.core.errors import InputError
 from laggard.core.termination_signals import hold_signals
 
 if TYPE_CHECKING:
     from distributed import Client
+
+MAX_DEATHS = 3
+"""Times that a task may end its worker process before it has failed."""
 
 SETTINGS: Mapping[str, object] = {
     "distributed.comm.require-encryption": True,

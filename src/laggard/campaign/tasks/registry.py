@@ -9,11 +9,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from laggard.campaign.tasks.analyze_task import AnalyzeTask
+from laggard.campaign.tasks.cell_task import CellTask
 from laggard.campaign.tasks.evaluate_task import EvaluateTask
-from laggard.campaign.tasks.task import Task
 from laggard.core.errors import InputError, LaggardError
 
-TASKS: Mapping[str, type[Task]] = {"analyze": AnalyzeTask, "evaluate": EvaluateTask}
+TASKS: Mapping[str, type[CellTask]] = {"analyze": AnalyzeTask, "evaluate": EvaluateTask}
 """Tasks by the name that `command` of a campaign file uses."""
 
 TASK_COLUMNS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.columns))

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic import JsonValue
 
+from laggard.campaign.tasks.pools import MAX_DEATHS, WorkerPool
 from laggard.campaign.tasks.registry import run_task
 from laggard.core.errors import DeploymentError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
-
-    from laggard.campaign.tasks.pools import WorkerPool
-
-MAX_DEATHS = 3
-"""Times that a task may end its worker process before it has failed."""
 
 _TICK_S = 0.5
 _WAITING_PER_WORKER = 2

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 
-class Task(BaseModel, ABC):
+class CellTask(BaseModel, ABC):
     """Values of a command that needs no continuum; its fields are the keys of `vary`.
 
     Attributes:
