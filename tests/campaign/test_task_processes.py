@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import pwd
 import signal
 import socket
 import ssl
@@ -16,6 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+import laggard
 from laggard.analysis.evaluate.trace_grid import build_trace_grid, evaluate_trace
 from laggard.campaign.campaign_state import Row
 from laggard.campaign.cells import Cell
@@ -24,10 +27,14 @@ from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 from laggard.campaign.tasks import task_loop
 from laggard.campaign.tasks.evaluate_task import summarize_judgments
 from laggard.campaign.tasks.pools import LocalPool
+from laggard.campaign.tasks.remote_pools import SshPool
+from laggard.layers_services.machine import Access
 from tests.campaign.campaign_folders import SilentDisplay
 from tests.campaign.test_tasks import CELLS, read_rows, run
 
 pytestmark = pytest.mark.long
+
+SSHD = "/usr/sbin/sshd"
 
 
 def list_workers(parent: psutil.Process) -> list[psutil.Process]:
@@ -141,6 +148,40 @@ def test_a_stranger_cannot_connect() -> None:
         ]
         assert set(listening) == {"127.0.0.1"}
         assert client.run(os.getenv, "OMP_NUM_THREADS") == {addresses[1]: "1"}
+
+
+@pytest.mark.skipif(not Path(SSHD).exists(), reason="needs an SSH server")
+def test_machines_over_ssh_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SSH server of this machine stands for two machines; no certificate is left there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for name in ("host", "id"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(command, check=True)
+    (tmp_path / "home/.ssh").mkdir(parents=True)
+    host_key = (tmp_path / "host.pub").read_text()
+    (tmp_path / "home/.ssh/known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}")
+    (tmp_path / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nStrictModes no\n"
+        f"AuthorizedKeysFile {tmp_path}/id.pub\nUsePAM no\nPidFile none\n"
+        f"SetEnv PYTHONPATH={Path(laggard.__file__).parents[1]}\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    machine = Access("127.0.0.1", getpass.getuser(), port, tmp_path / "id")
+    command = [SSHD, "-D", "-e", "-f", str(tmp_path / "sshd_config")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server_process:
+        assert server_process.stderr is not None
+        assert "listening" in server_process.stderr.readline()
+        try:
+            text = CELLS.replace("0-19", "0-5")
+            result, _ = run(tmp_path, text, lambda: SshPool((machine, machine), 1))
+        finally:
+            server_process.terminate()
+    assert result.progress.done == 6
+    home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    assert list(home.glob(".laggard-*.pem")) == []
 
 
 def is_closed(connection: socket.socket) -> bool:

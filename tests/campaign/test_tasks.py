@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from laggard.campaign.tasks.choose_pool import choose_pool
 from laggard.campaign.tasks.pools import LocalPool, WorkerPool
 from laggard.campaign.tasks.registry import TASK_COLUMNS, TASKS, run_task
 from laggard.campaign.tasks.remote_pools import OarPool, SshPool, to_connect_options
-from laggard.core.errors import InputError
+from laggard.core.errors import DeploymentError, InputError
 from laggard.layers_services.machine import Access
 from laggard.remote.testbeds.g5k import G5kTestbed
 from laggard.remote.testbeds.ssh import SshTestbed
@@ -273,6 +274,14 @@ def test_testbeds_have_their_processes(tmp_path: Path) -> None:
         choose_pool(g5k, None)
     with pytest.raises(InputError, match="--job is for runs"):
         choose_pool(G5kTestbed.from_options({"job": ("1",)}), 8)
+
+
+def test_machines_that_do_not_answer_are_one_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    pool = SshPool((Access("127.0.0.1", port=port),), 1)
+    with pytest.raises(DeploymentError, match="could not be started"), pool.open_client():
+        pass
 
 
 def test_jobs_need_a_frontend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

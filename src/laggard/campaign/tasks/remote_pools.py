@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+_NO_PAGES = "export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='[]'"
+_IDLE = "5 minutes"
+"""Time without tasks after which processes over SSH end, as when the campaign was killed."""
+
 _MEMORY_OF_JOB = "4GiB"
 """Memory of one process of an OAR job, which has one core; a process that needs more is ended."""
 
@@ -57,7 +61,7 @@ class SshPool(WorkerPool):
         with ExitStack() as stack:
             stack.enter_context(dask.config.set({**SETTINGS, **_use_certificate(certificate)}))
             stack.enter_context(silence_dask())
-            stack.callback(self._on_all, f"rm -f {certificate}", "")
+            stack.callback(self._remove, certificate)
             try:
                 # A file, since the arguments of a process can be read by every user.
                 text = f"{security.tls_client_cert}{security.tls_client_key}"
@@ -81,9 +85,16 @@ class SshPool(WorkerPool):
             stack.enter_context(cluster)
             yield stack.enter_context(Client(cluster))
 
+    def _remove(self, certificate: str) -> None:
+        """Remove the certificate, which is of no use after this call."""
+        import asyncssh
+
+        with suppress(asyncssh.Error, OSError):
+            self._on_all(f"rm -f {certificate}", "")
+
     def _on_all(self, command: str, text: str) -> Sequence[str]:
         """Run a command on every machine, and return what each one printed."""
-        return asyncio.run(_run_on_all(dict.fromkeys(self.machines), command, text))
+        return asyncio.run(_run_on_all(self.machines, command, text))
 
 
 @dataclass(frozen=True)
@@ -140,7 +151,7 @@ class OarPool(WorkerPool):
                 security=Security.temporary(),
                 shared_temp_directory=str(self.folder),
                 scheduler_options=dict(_SCHEDULER),
-                log_directory=None,
+                job_script_prologue=[_NO_PAGES],
             )
             stack.enter_context(cluster)
             cluster.scale(jobs=self.count)
@@ -158,16 +169,20 @@ def to_connect_options(access: Access) -> dict[str, object]:
 
 
 def _use_certificate(path: str) -> Mapping[str, object]:
-    """Return dask's settings for a certificate in the home folder, where ssh starts programs."""
+    """Return the settings of processes whose certificate is in the folder where ssh starts them."""
     keys = {
         f"distributed.comm.tls.{role}.{part}": path
         for role in ("scheduler", "worker", "client")
         for part in ("cert", "key")
     }
-    return {"distributed.comm.tls.ca-file": path, **keys}
+    return {
+        "distributed.comm.tls.ca-file": path,
+        "distributed.scheduler.idle-timeout": _IDLE,
+        **keys,
+    }
 
 
-async def _run_on_all(machines: Mapping[Access, None], command: str, text: str) -> list[str]:
+async def _run_on_all(machines: Sequence[Access], command: str, text: str) -> list[str]:
     import asyncssh
 
     async def run(access: Access) -> str:
