@@ -98,4 +98,4 @@ def format_cell(cell: Cell, row: Row) -> str:
         for name in ("makespan_s", "accuracy", "stragglers")
         if row.get(name) is not None
     ]
-    return " · ".join([*parts, str(row.get("folder") or "")])
+    return " · ".join([*parts, *([str(row["folder"])] if row.get("folder") else [])])

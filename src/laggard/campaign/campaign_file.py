@@ -19,6 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from laggard.campaign.tasks.registry import TASKS
 from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import InputError
 from laggard.core.files.input_files import read_bounded
@@ -63,11 +64,17 @@ class StopRules(_Model):
     interval: IntervalRule | None = None
 
 
+_RUN_KEYS = ("scenario", "scenarios", "artifacts", "app_conf", "for", "repeats", "seeds")
+"""Keys that have a meaning for runs of scenarios only."""
+
+
 class CampaignFile(_Model):
     """Content of a campaign file.
 
     Attributes:
-        scenario: folder of the scenario, relative to the file.
+        command: `run`, or a command that needs no continuum, whose keys are those of `vary` then.
+        scenario: folder of the scenario, relative to the file. For another command than `run`, it
+            is the folder of the file and the command, as in `studies/evaluate`, once it is loaded.
         scenarios: folders of several scenarios, instead of `scenario`.
         artifacts: folder with the files of the scenario's plays, relative to the file.
         app_conf: set of variables in `workflow_env.yaml` for the plays.
@@ -85,6 +92,7 @@ class CampaignFile(_Model):
         stop: rules that end the campaign early.
     """
 
+    command: Literal["run", "analyze", "evaluate"] = "run"
     scenario: Path | None = None
     scenarios: tuple[Path, ...] = ()
     artifacts: Path | None = None
@@ -102,9 +110,25 @@ class CampaignFile(_Model):
 
     @model_validator(mode="after")
     def _require_scenario(self) -> CampaignFile:
-        if (self.scenario is None) == (not self.scenarios):
+        if self.command in TASKS:
+            self._refuse_run_keys()
+        elif (self.scenario is None) == (not self.scenarios):
             raise ValueError("a campaign has either `scenario` or `scenarios` — give one of them")
         return self
+
+    def _refuse_run_keys(self) -> None:
+        given = [
+            key for key in _RUN_KEYS if {"for": "duration"}.get(key, key) in self.model_fields_set
+        ]
+        rules = self.stop
+        given += [
+            f"stop.{key}" for key in ("node_hours", "interval") if getattr(rules, key) is not None
+        ]
+        for key in given:
+            raise ValueError(
+                f"`{key}` is for runs of scenarios, and `command: {self.command}` runs none —"
+                " remove it"
+            )
 
     @property
     def folders(self) -> Sequence[Path]:
@@ -122,6 +146,8 @@ def load_campaign(path: Path) -> CampaignFile:
     campaign = validate_model(parse_yaml(data, str(path)), CampaignFile)
     _validate_axes(path, campaign)
     here = path.absolute().parent
+    if campaign.command in TASKS:
+        return _expand_task_values(campaign, here)
     return campaign.model_copy(
         update={
             "scenario": campaign.scenario and (here / campaign.scenario).resolve(),
@@ -129,6 +155,12 @@ def load_campaign(path: Path) -> CampaignFile:
             "artifacts": campaign.artifacts and (here / campaign.artifacts).resolve(),
         }
     )
+
+
+def _expand_task_values(campaign: CampaignFile, here: Path) -> CampaignFile:
+    task = TASKS[campaign.command]
+    vary = {key: task.expand_values(key, each, here) for key, each in campaign.vary.items()}
+    return campaign.model_copy(update={"scenario": here / campaign.command, "vary": vary})
 
 
 def _validate_axes(path: Path, campaign: CampaignFile) -> None:

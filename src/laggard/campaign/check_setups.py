@@ -9,6 +9,8 @@ from pathlib import Path
 
 from laggard.campaign.campaign_file import CampaignFile
 from laggard.campaign.cells import CellSetup, CheckedSetup, make_digest
+from laggard.campaign.check_tasks import check_task
+from laggard.campaign.tasks.registry import TASKS
 from laggard.core.errors import InputError, Problem, ScenarioError
 from laggard.core.files.input_files import read_chunks
 from laggard.core.yaml_source import to_json
@@ -29,13 +31,10 @@ def check_setups(campaign: CampaignFile, setups: Sequence[CellSetup]) -> Sequenc
     checked: list[CheckedSetup] = []
     problems: dict[Problem, None] = {}
     for setup in setups:
-        plays = PlayInputs((campaign.artifacts or setup.scenario).absolute(), campaign.app_conf)
         try:
-            scenario = load_scenario(setup.scenario, setup.overrides(), plays=plays)
+            checked.append(_check_setup(campaign, setup))
         except ScenarioError as error:
             problems |= dict.fromkeys(error.problems)
-            continue
-        checked.append(_describe_setup(campaign, setup, scenario))
     if problems:
         found = tuple(problems)
         if len(found) > _MAX_SHOWN:
@@ -43,6 +42,14 @@ def check_setups(campaign: CampaignFile, setups: Sequence[CellSetup]) -> Sequenc
             found = (*found[:_MAX_SHOWN], rest)
         raise ScenarioError(found)
     return checked
+
+
+def _check_setup(campaign: CampaignFile, setup: CellSetup) -> CheckedSetup:
+    if campaign.command in TASKS:
+        return check_task(campaign.command, setup)
+    plays = PlayInputs((campaign.artifacts or setup.scenario).absolute(), campaign.app_conf)
+    scenario = load_scenario(setup.scenario, setup.overrides(), plays=plays)
+    return _describe_setup(campaign, setup, scenario)
 
 
 def _describe_setup(campaign: CampaignFile, setup: CellSetup, scenario: Scenario) -> CheckedSetup:

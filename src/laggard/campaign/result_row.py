@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from laggard.campaign.campaign_state import Scalar
-from laggard.core.campaign_columns import ANALYSIS_COLUMNS, OUTCOME_COLUMNS, RUN_COLUMNS
+from laggard.core.campaign_columns import (
+    ANALYSIS_COLUMNS,
+    OUTCOME_COLUMNS,
+    RUN_COLUMNS,
+    TASK_COLUMNS,
+)
 from laggard.core.errors import InputError
 
 _SPLIT: Mapping[str, tuple[str, ...]] = {
@@ -39,6 +44,9 @@ def build_row(document: Mapping[str, object], elapsed_s: float) -> dict[str, Sca
         row["versions_laggard"] = _scalar(versions.get("laggard"))
     if isinstance(outcome, dict):
         row |= {key: _scalar(outcome.get(key)) for key in OUTCOME_COLUMNS if key in outcome}
+    columns = document.get("columns")
+    if isinstance(columns, dict):
+        row |= {key: _scalar(columns[key]) for key in TASK_COLUMNS if key in columns}
     return row | _summarize_checks(document) | _summarize_analysis(document)
 
 

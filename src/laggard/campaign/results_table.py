@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from laggard.campaign.campaign_state import STARTED, CampaignState, CellDescription, Scalar
-from laggard.core.campaign_columns import FIXED_COLUMNS
+from laggard.core.campaign_columns import FIXED_COLUMNS, TASK_COLUMNS
 from laggard.core.files.output_files import replace_file, write_text
 
 CSV_FILE = "results.csv"
@@ -31,11 +31,18 @@ def build_table(state: CampaignState, current: Collection[str]) -> Table:
             versions of the file or of the scenario.
 
     Returns:
-        The fixed columns, and one column per varied key. A key's values stay numbers or texts if
-        all of them are; otherwise they become JSON, so that 1 and "1" differ.
+        The fixed columns, those of a task, and one column per varied key. A key's values stay
+        numbers or texts if all of them are; otherwise they become JSON, so that 1 and "1" differ.
     """
     cells = state.list_cells()
-    keys = dict.fromkeys(key for cell in cells.values() for key in cell.varied)
+    # The seed of a grid has a fixed column, varied or not.
+    keys = [
+        key
+        for key in dict.fromkeys(key for cell in cells.values() for key in cell.varied)
+        if key not in FIXED_COLUMNS
+    ]
+    has = {name for attempt in state.list_attempts() for name in attempt.row}
+    known = (*FIXED_COLUMNS, *(name for name in TASK_COLUMNS if name in has))
     rows: list[dict[str, JsonValue]] = []
     attempts: Counter[str] = Counter()
     for attempt in state.list_attempts():
@@ -48,11 +55,11 @@ def build_table(state: CampaignState, current: Collection[str]) -> Table:
                 **_describe_cell(attempt.digest, cell),
                 "current": attempt.digest in current,
                 "attempt": attempts[attempt.digest],
-                **{name: value for name, value in attempt.row.items() if name in FIXED_COLUMNS},
+                **{name: value for name, value in attempt.row.items() if name in known},
                 **{f"vary {key}": cell.varied.get(key) for key in keys},
             }
         )
-    fixed = {name: [_to_scalar(row.get(name)) for row in rows] for name in FIXED_COLUMNS}
+    fixed = {name: [_to_scalar(row.get(name)) for row in rows] for name in known}
     varied = {key: _unify([row[f"vary {key}"] for row in rows]) for key in keys}
     return {**fixed, **varied}
 

@@ -7,7 +7,8 @@ written down before its run starts, and the results of a run are stored before t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +32,15 @@ from laggard.campaign.cell_runs import (
 )
 from laggard.campaign.cells import Cell, list_cells, list_setups
 from laggard.campaign.check_setups import check_setups
+from laggard.campaign.check_tasks import to_task_call
 from laggard.campaign.dashboard import write_dashboard
 from laggard.campaign.progress import CampaignProgress, measure_progress
 from laggard.campaign.result_row import build_row
 from laggard.campaign.results_table import CSV_FILE, build_table, write_tables
 from laggard.campaign.stop_rules import find_stop_reason, is_known_well
+from laggard.campaign.tasks.pools import LocalPool, WorkerPool
+from laggard.campaign.tasks.registry import TASKS
+from laggard.campaign.tasks.task_loop import run_tasks
 from laggard.core.errors import OutputError
 from laggard.core.files.disk_space import describe_full_disk
 from laggard.core.files.input_files import read_bounded
@@ -43,8 +48,11 @@ from laggard.core.files.output_files import make_folder, write_atomically
 from laggard.core.yaml_source import MAX_BYTES
 from laggard.run_folder.fidelity_checks import FidelityPolicy
 from laggard.run_folder.store import to_folder_name
+from laggard.supervision.interrupts import interrupt_on_signals
 
 FILE_COPY = "campaign.yaml"
+_PUBLISH_S = 5.0
+"""Time between two rewritings of the tables while tasks end, which may be many a second."""
 
 OpenRunner = Callable[[ProcessRunner, Sequence[Cell], Path], AbstractContextManager[CellRunner]]
 
@@ -75,6 +83,7 @@ class CampaignOptions:
         fidelity: reaction to a failed fidelity check before training, in every run.
         artifacts: folder with the files of the plays, instead of that of the campaign file.
         run_options: further options of `laggard run`, such as `--on`.
+        choose_pool: function that returns the processes for cells that need no continuum.
     """
 
     runs: Path
@@ -82,6 +91,7 @@ class CampaignOptions:
     fidelity: FidelityPolicy = "require"
     artifacts: Path | None = None
     run_options: tuple[str, ...] = ()
+    choose_pool: Callable[[], WorkerPool] = LocalPool
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,7 @@ def run_campaign(
     if options.artifacts is not None:
         campaign = campaign.model_copy(update={"artifacts": options.artifacts.absolute()})
     cells = plan_cells(campaign)
+    pool = options.choose_pool() if campaign.command in TASKS else LocalPool()
     folder = make_folder(options.runs, "campaigns", to_folder_name(options.name or path.stem))
     with ExitStack() as stack:
         state = stack.enter_context(open_campaign(folder))
@@ -156,8 +167,11 @@ def run_campaign(
         plain = ProcessRunner(
             campaign, options.runs, options.fidelity, options.run_options, display.tick
         )
-        runner = stack.enter_context(open_runner(plain, pending, folder))
-        return _Campaign(campaign, cells, folder, options.runs, state, runner, display).run()
+        # Tasks are computed in the processes of a pool.
+        opened = _open_plain_runner if campaign.command in TASKS else open_runner
+        runner = stack.enter_context(opened(plain, pending, folder))
+        started = _Campaign(campaign, cells, folder, options.runs, state, runner, pool, display)
+        return started.run()
 
 
 @dataclass
@@ -174,34 +188,47 @@ class _Campaign:
     runs: Path
     state: CampaignState
     runner: CellRunner
+    pool: WorkerPool
     display: CampaignDisplay
     started_s: float = field(default_factory=time.monotonic)
     skipped: set[str] = field(default_factory=set)
 
     def run(self) -> CampaignResult:
-        self._settle_started()
-        self._publish(running=True)
-        self.display.show_start(self._measure())
-        stopped = None
+        self._store_ended_attempts()
+        self.publish(running=True)
+        self.display.show_start(self.measure())
+        stopped = self._run_tasks() if self.campaign.command in TASKS else self._run_cells()
+        self.publish(running=False)
+        return CampaignResult(self.folder / CSV_FILE, self.measure(), stopped, len(self.skipped))
+
+    def _run_cells(self) -> str | None:
+        """Run the cells, one after another, and return why some were not started."""
         for cell in self.cells:
             if cell.digest in self.state.list_done():
                 continue
             if self._is_known_well(cell):
                 self.skipped.add(cell.digest)
                 continue
-            stopped = self._find_stop_reason(cell)
+            stopped = self.find_stop_reason() or self.runner.find_stop_reason(cell)
             if stopped is not None:
-                break
+                return stopped
             self._run_cell(cell)
-        self._publish(running=False)
-        return CampaignResult(self.folder / CSV_FILE, self._measure(), stopped, len(self.skipped))
+        return None
 
-    def _find_stop_reason(self, cell: Cell) -> str | None:
+    def _run_tasks(self) -> str | None:
+        """Let processes compute the cells, and return why some were not started."""
+        done = self.state.list_done()
+        left = [cell for cell in self.cells if cell.digest not in done]
+        calls = [to_task_call(self.campaign.command, cell) for cell in left]
+        with interrupt_on_signals():
+            return run_tasks(calls, self.pool, _TaskRecorder(self, left))
+
+    def find_stop_reason(self) -> str | None:
+        """Return why no further cell may start; None if one may."""
         elapsed_s = time.monotonic() - self.started_s
-        stopped = find_stop_reason(self.campaign.stop, elapsed_s, self.state.list_attempts())
-        return stopped or self.runner.find_stop_reason(cell)
+        return find_stop_reason(self.campaign.stop, elapsed_s, self.state.list_attempts())
 
-    def _settle_started(self) -> None:
+    def _store_ended_attempts(self) -> None:
         """Store the results of runs that had started when the campaign was killed."""
         for attempt in self.state.list_attempts():
             if attempt.status != STARTED:
@@ -214,26 +241,35 @@ class _Campaign:
 
     def _run_cell(self, cell: Cell) -> None:
         for _ in range(1 + self.campaign.retries):
-            self.display.show_cell(cell, self._measure())
+            self.display.show_cell(cell, self.measure())
             row = self._run_attempt(cell)
-            self._publish(running=True)
-            self.display.show_row(cell, row, self._measure())
+            self.publish(running=True)
+            self.display.show_row(cell, row, self.measure())
             if row["status"] == "done":
                 return
 
     def _run_attempt(self, cell: Cell) -> Row:
-        full = describe_full_disk(self.runs)
-        if full is not None:
-            raise OutputError(f"{full}; then start the same command again, which goes on here")
-        number = len(self.state.list_attempts())
-        token = make_token(cell.digest, number, self.runner.starter_pid)
-        self.state.start_attempt(cell.digest, token)
+        token = self.start_attempt(cell)
         began_s = time.monotonic()
         ended = self.runner.run(cell, token)
         document = describe_failure(ended) if ended.result is None else ended.result
         row = build_row(document, time.monotonic() - began_s)
         self.state.end_attempt(token, row)
         return row
+
+    def start_attempt(self, cell: Cell) -> str:
+        """Record that an attempt starts, and return its token.
+
+        Raises:
+            OutputError: the disk is full.
+        """
+        full = describe_full_disk(self.runs)
+        if full is not None:
+            raise OutputError(f"{full}; then start the same command again, which goes on here")
+        number = len(self.state.list_attempts())
+        token = make_token(cell.digest, number, self.runner.starter_pid)
+        self.state.start_attempt(cell.digest, token)
+        return token
 
     def _is_known_well(self, cell: Cell) -> bool:
         rule = self.campaign.stop.interval
@@ -243,14 +279,57 @@ class _Campaign:
         done = [a.row for a in self.state.list_attempts() if a.digest in same and _is_done(a)]
         return is_known_well(rule, done)
 
-    def _measure(self) -> CampaignProgress:
+    def measure(self) -> CampaignProgress:
+        """Return the progress."""
         return measure_progress(self.cells, self.state.list_attempts(), self.skipped)
 
-    def _publish(self, *, running: bool) -> None:
+    def publish(self, *, running: bool) -> None:
+        """Rewrite the tables and the dashboard."""
         current: Collection[str] = {cell.digest for cell in self.cells}
         table = build_table(self.state, current)
         write_tables(self.folder, table)
-        write_dashboard(self.folder, table, self._measure(), running=running)
+        write_dashboard(self.folder, table, self.measure(), running=running)
+
+
+@dataclass
+class _TaskRecorder:
+    """Record of the tasks of a campaign (see `TaskRecorder`).
+
+    Attributes:
+        cells: cells that are not done yet.
+        failures: number of failed attempts of each cell in this call.
+    """
+
+    campaign: _Campaign
+    cells: Sequence[Cell]
+    failures: Counter[str] = field(default_factory=Counter)
+    published_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.by_digest = {cell.digest: cell for cell in self.cells}
+
+    def find_stop_reason(self) -> str | None:
+        return self.campaign.find_stop_reason()
+
+    def start_task(self, digest: str) -> str:
+        cell = self.by_digest[digest]
+        token = self.campaign.start_attempt(cell)
+        self.campaign.display.show_cell(cell, self.campaign.measure())
+        return token
+
+    def end_task(self, digest: str, token: str, document: Mapping[str, object]) -> bool:
+        elapsed_s = document.get("elapsed_s")
+        row = build_row(document, elapsed_s if isinstance(elapsed_s, float) else 0.0)
+        self.campaign.state.end_attempt(token, row)
+        self.campaign.display.show_row(self.by_digest[digest], row, self.campaign.measure())
+        if time.monotonic() - self.published_s > _PUBLISH_S:
+            self.campaign.publish(running=True)
+            self.published_s = time.monotonic()
+        self.failures[digest] += row["status"] != "done"
+        return 0 < self.failures[digest] <= self.campaign.campaign.retries
+
+    def tick(self) -> None:
+        self.campaign.display.tick()
 
 
 def _is_done(attempt: Attempt) -> bool:

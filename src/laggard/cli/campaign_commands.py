@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 @click.option(
     "--name", metavar="NAME", help="Name of the campaign's folder; by default that of FILE."
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    help=(
+        "Processes for cells that need no continuum; by default one per core. With --on ssh, those"
+        " of each machine; with --on g5k, OAR jobs of one core."
+    ),
+)
 @click.option("--dry-run", is_flag=True, help="Check all cells, show what is left, start nothing.")
 @runs_option
 @fidelity_option
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
 def start_campaign(
     file: Path,
     name: str | None,
+    processes: int | None,
     dry_run: bool,
     runs: Path,
     fidelity: FidelityPolicy,
@@ -61,10 +71,18 @@ def start_campaign(
     from laggard.campaign.campaign_display import CampaignJsonDisplay, CampaignTextDisplay
     from laggard.campaign.cell_runners.open_runner import choose_runner
     from laggard.campaign.run_campaign import CampaignOptions, read_progress, run_campaign
+    from laggard.campaign.tasks.choose_pool import choose_pool
 
     run_options = [f"--links={links}", *target.arguments]
     run_options += [] if dilation is None else [f"--dilation={dilation}"]
-    options = CampaignOptions(runs, name, fidelity, artifacts_option, tuple(run_options))
+    options = CampaignOptions(
+        runs,
+        name,
+        fidelity,
+        artifacts_option,
+        tuple(run_options),
+        lambda: choose_pool(target.remote, processes),
+    )
     if dry_run:
         progress, folder = read_progress(file, options)
         counts = {**vars(progress), "folder": str(folder)}

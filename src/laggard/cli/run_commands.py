@@ -173,7 +173,7 @@ def print_runs(runs: Path, as_json: bool) -> None:
 @keep_own_status
 @handle_errors
 def release_nodes(run: str | None, runs: Path, as_json: bool) -> int:
-    """Release the nodes that a killed run or campaign still holds on a testbed.
+    """Release nodes that killed runs and campaigns still hold.
 
     RUN is a run folder, a run's id or its beginning, or a campaign's folder or name; by default
     all runs and campaigns of the runs folder.

@@ -39,3 +39,12 @@ FIXED_COLUMNS = (
     *SETTING_COLUMNS,
 )
 """Columns that are no varied keys."""
+
+TASK_COLUMNS = (
+    *("estimated_s", "estimated_speedup"),
+    *("judged_cases", "true_positives", "false_positives", "missed", "undetectable"),
+    *("precision", "recall", "f1", "ranks_named", "ranks_asked", "links_named", "links_asked"),
+    *("clean_steps", "clean_false_positives", "cost_error"),
+    *("alarms_true", "alarms_false", "alarms_missed"),
+)
+"""Columns that only cells without a continuum have; they stand between the fixed and the varied."""

@@ -12,7 +12,7 @@ from laggard.core.errors import RunFolderError
 from laggard.core.files.input_files import JsonDocument, parse_json
 from laggard.core.files.output_files import make_folder, replace_file
 from laggard.crate.crate_files import METADATA_FILE, RECORD_FILES, RESULTS_FILE
-from laggard.crate.results_rows import ResultRow, parse_rows
+from laggard.crate.results_rows import CountedCell, parse_rows
 from laggard.crate.source_tree import SourceTree, is_safe_name
 from laggard.run_folder.store import RECORD_FILE
 
@@ -82,7 +82,7 @@ def _select_names(names: Iterable[str], prefix: str) -> Sequence[str]:
     )
 
 
-def read_campaign_rows(tree: SourceTree) -> Mapping[str, ResultRow]:
+def read_campaign_rows(tree: SourceTree) -> Mapping[str, CountedCell]:
     """Return the rows of a campaign that are done, by the path of their run in a crate.
 
     Raises:

@@ -15,7 +15,7 @@ _NEEDED = ("run", "status", "folder")
 
 
 @dataclass(frozen=True)
-class ResultRow:
+class CountedCell:
     """Row of `results.csv`.
 
     Attributes:
@@ -31,7 +31,7 @@ class ResultRow:
     label: str
 
 
-def read_rows(path: Path) -> Sequence[ResultRow]:
+def read_rows(path: Path) -> Sequence[CountedCell]:
     """Return the last attempt of every cell whose status is `done`.
 
     Raises:
@@ -40,7 +40,7 @@ def read_rows(path: Path) -> Sequence[ResultRow]:
     return parse_rows(read_bounded(path), str(path))
 
 
-def parse_rows(data: bytes, name: str) -> Sequence[ResultRow]:
+def parse_rows(data: bytes, name: str) -> Sequence[CountedCell]:
     """Parse a table of results (see `read_rows`)."""
     try:
         reader = csv.DictReader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
@@ -50,7 +50,7 @@ def parse_rows(data: bytes, name: str) -> Sequence[ResultRow]:
     missing = [column for column in _NEEDED if column not in (reader.fieldnames or ())]
     if missing:
         raise _make_error(name, f"it has no column {missing[0]}")
-    last: dict[str, ResultRow] = {}
+    last: dict[str, CountedCell] = {}
     for row in rows:
         if row["status"] != "done":
             continue
@@ -60,7 +60,7 @@ def parse_rows(data: bytes, name: str) -> Sequence[ResultRow]:
         # Only the varied keys have a point in their names.
         parts += [f"{key}={value}" for key, value in row.items() if "." in key and value]
         label = ", ".join(part for part in parts if part)
-        last[cell] = ResultRow(cell, row["run"], row["folder"], label or row["run"])
+        last[cell] = CountedCell(cell, row["run"], row["folder"], label or row["run"])
     return list(last.values())
 
 

@@ -23,7 +23,7 @@ from laggard.crate.crate_files import (
     list_run,
 )
 from laggard.crate.crate_metadata import CrateDescription, CrateFile, build_metadata
-from laggard.crate.results_rows import ResultRow, read_rows
+from laggard.crate.results_rows import CountedCell, read_rows
 from laggard.crate.source_tree import is_safe_name
 from laggard.run_folder.store import RECORD_FILE, find_run
 
@@ -101,7 +101,7 @@ def _describe_campaign(folder: Path, runs: Path) -> tuple[CrateDescription, Mapp
     return CrateDescription(folder.name, listed, files, campaign=known), paths
 
 
-def find_row(row: ResultRow, runs: Path) -> Path | None:
+def find_row(row: CountedCell, runs: Path) -> Path | None:
     """Return the run folder of a row, which may have moved with all others; None if it is gone."""
     if not is_safe_name(row.run) or "/" in row.run:
         return None

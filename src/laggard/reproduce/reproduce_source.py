@@ -18,7 +18,7 @@ from laggard.core.files.input_files import read_json
 from laggard.core.files.output_files import make_folder, write_json
 from laggard.crate.crate_files import METADATA_FILE, RESULTS_FILE
 from laggard.crate.read_crate import copy_run, find_kind, read_campaign_rows
-from laggard.crate.results_rows import ResultRow
+from laggard.crate.results_rows import CountedCell
 from laggard.crate.source_tree import SourceTree, open_source
 from laggard.crate.write_crate import find_campaign, find_row
 from laggard.reproduce.program_trust import require_trust
@@ -145,7 +145,9 @@ def _reproduce_campaign(
         yield done
 
 
-def _stage_row(tree: SourceTree, prefix: str, row: ResultRow, folder: Path, runs: Path) -> _Staged:
+def _stage_row(
+    tree: SourceTree, prefix: str, row: CountedCell, folder: Path, runs: Path
+) -> _Staged:
     """Copy the run of a row, from the crate, or from the folder of runs."""
     if any(name.startswith(prefix) for name in tree.names()):
         return _stage(tree, prefix, folder, row.label)

@@ -87,7 +87,7 @@ def estimate_strategies(
     """Estimate how long the run would have taken with other strategies or numbers of workers.
 
     Args:
-        folder: run folder.
+        folder: run folder, or a trace of another tool.
         texts: see `parse_strategies`; the run's own strategy if there are none.
         worker_texts: see `parse_workers`.
 
@@ -97,14 +97,14 @@ def estimate_strategies(
     Raises:
         InputError: a text is not a strategy, or the run does not contain the necessary data.
     """
+    from laggard.analysis.formats.registry import open_run
     from laggard.analysis.replay.what_if.estimate_text import format_estimates, to_estimate_document
     from laggard.analysis.replay.what_if.strategy_estimate import (
         estimate_strategies,
         get_own_strategy,
     )
-    from laggard.analysis.tables.load_run import load_run
 
-    run, workers = load_run(folder), parse_workers(worker_texts)
+    run, workers = open_run(folder), parse_workers(worker_texts)
     others = parse_strategies(texts) if texts else (get_own_strategy(run),)
     estimates = estimate_strategies(run, others, read_deployment_info(folder), workers)
     if (

@@ -18,8 +18,9 @@ from laggard.remote.testbeds.remote_testbed import (
 )
 
 if TYPE_CHECKING:
-    from laggard.layers_services.machine import Machine
+    from laggard.layers_services.machine import Access, Machine
     from laggard.layers_services.ssh.description import InventoryDescription
+    from laggard.layers_services.ssh.inventory import Inventory
     from laggard.run_folder.journal import Journal
     from laggard.scenario.load import Scenario
 
@@ -76,7 +77,20 @@ class SshTestbed(RemoteTestbed):
         Raises:
             InputError: there is no inventory, it cannot be read, or it has too few machines.
         """
-        from laggard.layers_services.ssh.inventory import assign, parse_inventory
+        from laggard.layers_services.ssh.inventory import assign
+
+        return InventoryPlan(assign(self._read_inventory(), scenario.hosts))
+
+    def list_accesses(self) -> tuple[Access, ...]:
+        """Return the SSH access to every machine of the inventory.
+
+        Raises:
+            InputError: there is no inventory, or it cannot be read.
+        """
+        return tuple(each.access for each in self._read_inventory().machines)
+
+    def _read_inventory(self) -> Inventory:
+        from laggard.layers_services.ssh.inventory import parse_inventory
 
         if self.inventory is None:
             raise InputError(
@@ -90,4 +104,4 @@ class SshTestbed(RemoteTestbed):
                 f"{self.inventory}: cannot read the inventory ({error.strerror}) — give the path of"
                 " a readable file with --hosts"
             ) from error
-        return InventoryPlan(assign(parse_inventory(content, self.inventory), scenario.hosts))
+        return parse_inventory(content, self.inventory)
