@@ -46,7 +46,7 @@ _ROW = TypeAdapter(dict[str, Scalar])
 
 
 class CellDescription(BaseModel):
-    """What a campaign's state says about a cell.
+    """Description of a cell in a campaign's state.
 
     Attributes:
         scenario: name of the scenario's folder.

@@ -24,7 +24,7 @@ _SHUFFLE_SEED = 0
 
 @dataclass(frozen=True)
 class CellSetup:
-    """What the repeats of a cell have in common.
+    """Combination of values that the repeats of a cell share.
 
     Attributes:
         scenario: folder of the scenario.

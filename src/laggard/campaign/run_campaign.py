@@ -96,7 +96,7 @@ class CampaignOptions:
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """How a campaign ended.
+    """Result of one call of a campaign.
 
     Attributes:
         table: results table, CSV.
