@@ -48,7 +48,7 @@ SCRIPT = """
 
             def look(name):
                 shaped = "tc qdisc show; tc filter show dev eth0 ingress 2>/dev/null; ip -o link show"
-                return [on(name, shaped), on(name, "ls -A /var/tmp/laggard-root/runs; pgrep -f laggard.remote || true")]
+                return [on(name, shaped), on(name, "ls -A /var/tmp/laggard-root/runs; pgrep -f '[l]aggard.remote' || true")]
 
             @dataclass(frozen=True)
             class Cell:
