@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from laggard.layers_services.local.janitor import run_name
@@ -90,12 +91,19 @@ def _ancestors() -> Iterator[int]:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
+def _tracker() -> set[int]:
+    """Python's tracker of shared memory, which ends with its process and is needed until then."""
+    pid = getattr(resource_tracker._resource_tracker, "_pid", None)
+    return set() if pid is None else {pid}
+
+
 def end_processes(started_from_ticks: int = 0) -> list[MarkedProcess]:
     """Kill what this test process has started since a moment, but for the session's own."""
+    kept = exempt | _tracker()
     ended = [
         process
         for process in marked_processes(os.environ[VARIABLE])
-        if process.started_ticks >= started_from_ticks and process.pid not in exempt
+        if process.started_ticks >= started_from_ticks and process.pid not in kept
     ]
     for process in ended:
         _kill(process.pid)
@@ -199,6 +207,8 @@ def _has_living_owner(name: str) -> bool:
 
 def find_leftovers(session: str, before: Surroundings, repository: Path) -> list[str]:
     """What a session leaves behind, once everything had time to end; processes are killed."""
+    if _tracker():
+        resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
     deadline = time.monotonic() + ENDING_S
     while True:
         processes = list(marked_processes(session))
