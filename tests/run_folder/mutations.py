@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def _copy_value(path: Path, rng: random.Random) -> str:
 
     def find_other(key: object, places: list[tuple[Holder, object]]) -> object:
         values = [holder[other] for holder, other in places if other == key]
-        return rng.choice(values) if values else None
+        # A value that holds the place itself would hold itself.
+        return deepcopy(rng.choice(values)) if values else None
 
     return _change_json(path, rng, rng.randint(1, 3), find_other)
 
@@ -156,7 +158,7 @@ def _nest_value(path: Path, rng: random.Random) -> str:
     """Put one value into many lists or objects."""
 
     def nest(key: object, places: list[tuple[Holder, object]]) -> object:
-        value: object = rng.choice([holder[at] for holder, at in places if at == key])
+        value: object = deepcopy(rng.choice([holder[at] for holder, at in places if at == key]))
         in_objects = rng.random() < 0.5
         for _ in range(rng.choice((1, 2, DEEP))):
             value = {"a": value} if in_objects else [value]
