@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from laggard.campaign.campaign_state import Row
+from laggard.campaign.campaign_state import Row, Scalar
 from laggard.campaign.cells import Cell
 from laggard.campaign.progress import CampaignProgress, format_duration
 from laggard.core.errors import escape_unprintable
@@ -81,6 +81,10 @@ def _write(text: str) -> None:
         sys.stderr.flush()
 
 
+def _format(value: Scalar) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def name_cell(cell: Cell) -> str:
     """Return a cell's scenario, variant, values and repeat as text."""
     named = [cell.setup.scenario.name, *([cell.setup.variant] if cell.setup.variant else [])]
@@ -94,7 +98,7 @@ def format_cell(cell: Cell, row: Row) -> str:
     if row.get("status") != "done" and row.get("reason"):
         parts.append(str(row["reason"]).splitlines()[0])
     parts += [
-        f"{name} {row[name]}"
+        f"{name} {_format(row[name])}"
         for name in ("makespan_s", "accuracy", "stragglers")
         if row.get(name) is not None
     ]
