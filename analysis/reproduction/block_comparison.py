@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.analysis.estimates.estimate import compute_student_quantile
 from laggard.analysis.tables.columns import FloatArray
 
 BLOCKS = 10
 """Blocks that a run is cut into; with fewer than twice as many steps, there is one per two."""
 
-LEVEL = 0.05
 POWER = 0.8
-"""A difference is detectable if a test at this level would find it with this probability."""
+"""A difference is detectable if a test at the level of 5 % would find it with this probability."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def compare_logarithms(differences: FloatArray) -> BlockComparison:
     count = len(differences)
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(count)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, count - 1))
+    reach = compute_student_quantile(count - 1)
     return BlockComparison(
         ratio=math.exp(mean),
         low=math.exp(mean - reach * error),

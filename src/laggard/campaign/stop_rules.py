@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from laggard.campaign.campaign_file import IntervalRule, StopRules
@@ -52,8 +51,9 @@ def is_known_well(rule: IntervalRule | None, rows: Sequence[Mapping[str, object]
     numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
     if len(numbers) < rule.least:
         return False
-    from scipy import stats
+    from laggard.analysis.estimates.estimate import estimate_mean
 
-    quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
-    half_width = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return half_width <= rule.width * abs(statistics.fmean(numbers))
+    estimate = estimate_mean(numbers)
+    if estimate.high is None:
+        return False
+    return estimate.high - estimate.mean <= rule.width * abs(estimate.mean)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.core.campaign_columns import FIXED_COLUMNS, TASK_COLUMNS
 from laggard.core.errors import RunFolderError
 from laggard.core.files.input_files import read_bounded
 
@@ -50,15 +51,16 @@ def parse_rows(data: bytes, name: str) -> Sequence[CountedCell]:
     missing = [column for column in _NEEDED if column not in (reader.fieldnames or ())]
     if missing:
         raise _make_error(name, f"it has no column {missing[0]}")
+    known = {*FIXED_COLUMNS, *TASK_COLUMNS}
     last: dict[str, CountedCell] = {}
     for row in rows:
-        if row["status"] != "done":
+        # Rows of an earlier version of the campaign are kept in the table.
+        if row["status"] != "done" or row.get("current") == "false":
             continue
         cell = row.get("cell") or row["run"]
         parts = [row.get(key, "") for key in ("scenario", "variant")]
         parts += [f"seed {row['seed']}"] if row.get("seed") else []
-        # Only the varied keys have a point in their names.
-        parts += [f"{key}={value}" for key, value in row.items() if "." in key and value]
+        parts += [f"{key}={value}" for key, value in row.items() if key not in known and value]
         label = ", ".join(part for part in parts if part)
         last[cell] = CountedCell(cell, row["run"], row["folder"], label or row["run"])
     return list(last.values())
