@@ -1,4 +1,4 @@
-"""Effects of single axes and of pairs of axes on the makespan.
+"""Effects of single axes and of pairs of axes on the makespan, or on samples per second.
 
 The mean of a value is the geometric mean over all setups that have it. If every combination of
 values was run, the variation of the setups' logarithms is the sum of the parts of axes, of pairs
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from laggard.analysis.campaign.setups import CampaignSetup, list_varied_axes
+from laggard.analysis.campaign.speed_measure import SpeedMeasure
 from laggard.analysis.estimates.estimate import (
     Estimate,
     compute_welch_error,
@@ -32,13 +33,13 @@ class ValueEffect:
 
     Attributes:
         values: text of each axis's value.
-        makespan_s: geometric mean of the makespan.
-        ratio: makespan divided by the expected one: the mean of all setups for a single axis, and
+        mean: geometric mean of the measure, in its unit.
+        ratio: mean divided by the expected one: the mean of all setups for a single axis, and
             the product of the effects of both axes for a pair.
     """
 
     values: tuple[str, ...]
-    makespan_s: Estimate
+    mean: Estimate
     ratio: float
 
 
@@ -79,18 +80,21 @@ class _SetupMean:
     mean: float
 
 
-def estimate_axis_effects(setups: Sequence[CampaignSetup], axes: Sequence[str]) -> AxisEffects:
+def estimate_axis_effects(
+    setups: Sequence[CampaignSetup], axes: Sequence[str], measure: SpeedMeasure
+) -> AxisEffects:
     """Estimate the effects of the axes that have at least two values.
 
     Args:
         setups: all setups of a table.
         axes: names of the axes.
+        measure: measure of the effects.
     """
     rows = [row for setup in setups for row in setup.rows]
     varied = list_varied_axes(rows, axes)
     counts = {axis: len({setup.values[axis] for setup in setups}) for axis in varied}
     is_complete = math.prod(counts.values()) == len(setups)
-    means = [_measure_setup(setup) for setup in setups]
+    means = [_measure_setup(setup, measure) for setup in setups]
     small = [axis for axis in varied if counts[axis] <= _MOST_VALUES]
     centers = {axis: _average_by(means, (axis,)) for axis in small}
     grand = statistics.fmean(each.mean for each in means)
@@ -115,8 +119,8 @@ def estimate_axis_effects(setups: Sequence[CampaignSetup], axes: Sequence[str]) 
     )
 
 
-def _measure_setup(setup: CampaignSetup) -> _SetupMean:
-    logarithms = tuple(map(math.log, setup.collect("makespan_s").values()))
+def _measure_setup(setup: CampaignSetup, measure: SpeedMeasure) -> _SetupMean:
+    logarithms = tuple(measure.collect_logarithms(setup).values())
     return _SetupMean(setup.values, logarithms, statistics.fmean(logarithms))
 
 

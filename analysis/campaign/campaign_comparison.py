@@ -7,9 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laggard.analysis.campaign.axis_effects import AxisEffects, estimate_axis_effects
+from laggard.analysis.campaign.crossings import Crossing, find_crossings
 from laggard.analysis.campaign.result_table import load_results
 from laggard.analysis.campaign.setup_effects import ComparedGroup, compare_group
 from laggard.analysis.campaign.setups import group_setups
+from laggard.analysis.campaign.speed_measure import (
+    SpeedMeasure,
+    choose_measure,
+    describe_time_limits,
+)
 from laggard.core.errors import InputError
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -21,14 +27,18 @@ class CampaignComparison:
 
     Attributes:
         table: path of the table.
+        measure: what speedups are computed from.
         groups: setups that were compared with each other.
-        effects: effects of axes and pairs on the makespan, over all groups.
-        left_out: one sentence per status of cells that are not done.
+        effects: effects of axes and pairs on the measure, over all groups.
+        crossings: values of axes at which another setup becomes the faster one.
+        left_out: one sentence per reason why cells do not count, or not fully.
     """
 
     table: str
+    measure: SpeedMeasure
     groups: tuple[ComparedGroup, ...]
     effects: AxisEffects
+    crossings: tuple[Crossing, ...]
     left_out: tuple[str, ...]
 
 
@@ -57,11 +67,14 @@ def compare_campaign(
     table = load_results(path)
     groups = group_setups(table, per, baseline)
     setups = [setup for group in groups for setup in group.setups]
+    measure = choose_measure(table.rows)
     return CampaignComparison(
         str(table.path),
-        tuple(compare_group(group) for group in groups),
-        estimate_axis_effects(setups, table.axes),
-        table.left_out,
+        measure,
+        tuple(compare_group(group, measure) for group in groups),
+        estimate_axis_effects(setups, table.axes, measure),
+        find_crossings(setups, table.axes, measure),
+        (*table.left_out, *describe_time_limits(table.rows)),
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from laggard.analysis.campaign.axis_effects import AxisEffect, AxisEffects
 from laggard.analysis.campaign.campaign_comparison import CampaignComparison
+from laggard.analysis.campaign.crossings import Crossing
 from laggard.analysis.campaign.setup_effects import ComparedGroup, ComparedSetup
-from laggard.analysis.campaign.setups import format_value, name_axes
+from laggard.analysis.campaign.setups import format_value, format_values, name_axes
+from laggard.analysis.campaign.speed_measure import SpeedMeasure
 from laggard.analysis.estimates.bootstrap import Effect
-from laggard.analysis.estimates.estimate import scale_estimate
+from laggard.analysis.estimates.estimate import Estimate, scale_estimate
 from laggard.analysis.estimates.estimate_text import format_estimate, format_percent_estimate
 from laggard.analysis.estimates.power import MOST_REPEATS
 
@@ -30,28 +32,29 @@ def format_campaign(compared: CampaignComparison) -> str:
     """
     lines: list[str] = []
     for group in compared.groups:
-        lines += [*_format_group(group), ""]
-    lines += [*_format_effects(compared.effects), *compared.left_out]
+        lines += [*_format_group(group, compared.measure), ""]
+    lines += _format_effects(compared.effects, compared.measure)
+    lines += [*_format_crossings(compared.crossings), *compared.left_out]
     return "\n".join(lines).rstrip()
 
 
-def _format_group(group: ComparedGroup) -> Iterator[str]:
+def _format_group(group: ComparedGroup, measure: SpeedMeasure) -> Iterator[str]:
     indent = "  " if group.name else ""
     if group.name:
         yield group.name
     for setup in group.setups:
-        for line in _format_setup(setup):
+        for line in _format_setup(setup, measure):
             yield indent + line
-    for line in _format_best(group):
+    for line in _format_best(group, measure):
         yield indent + line
 
 
-def _format_setup(setup: ComparedSetup) -> Iterator[str]:
+def _format_setup(setup: ComparedSetup, measure: SpeedMeasure) -> Iterator[str]:
     metrics, effects = setup.metrics, setup.effects
     role = "" if effects else ", baseline"
     yield f"{setup.name} ({setup.repeats} run{'s' if setup.repeats > 1 else ''}{role})"
     yield (
-        f"  makespan {format_estimate(metrics['makespan_s'], '{:.1f}')} s"
+        f"  {measure.name} {_format_measure(metrics[measure.column], measure)}"
         f"{_format_ratio(effects.get('speedup'), 'times as fast')}"
     )
     if "accuracy" in metrics:
@@ -82,7 +85,7 @@ def _format_change(effect: Effect | None) -> str:
     return "" if effect is None else f"; {format_estimate(effect.value, '{:+.2f}')}"
 
 
-def _format_best(group: ComparedGroup) -> Iterator[str]:
+def _format_best(group: ComparedGroup, measure: SpeedMeasure) -> Iterator[str]:
     if group.fastest is None:
         return
     best = {setup.name: setup.best for setup in group.setups}[group.fastest]
@@ -103,7 +106,7 @@ def _format_best(group: ComparedGroup) -> Iterator[str]:
         if name == "speedup" and effect.method != "none"
     )
     yield (
-        f"95 % intervals of makespans: {'; '.join(methods)}"
+        f"95 % intervals of {measure.name}s: {'; '.join(methods)}"
         if methods
         else "one repeat has no interval: set repeats of the campaign to 3 or more"
     )
@@ -120,17 +123,17 @@ def _format_repeats(repeats: int | None) -> str:
     return f"more than {MOST_REPEATS}" if repeats is None else str(repeats)
 
 
-def _format_effects(effects: AxisEffects) -> Iterator[str]:
+def _format_effects(effects: AxisEffects, measure: SpeedMeasure) -> Iterator[str]:
     if len(effects.axes) < 2:
         return
-    yield "mean makespan by axis, over all setups"
+    yield f"mean {measure.name} by axis, over all setups"
     names = name_axes([effect.axes[0] for effect in effects.axes])
     for effect in effects.axes:
         yield f"  {names[effect.axes[0]]}{_format_share(effect)}"
         for each in effect.values:
             yield (
                 f"    {format_value(each.values[0])}:"
-                f" {format_estimate(each.makespan_s, '{:.1f}')} s, {each.ratio:.2f} times the mean"
+                f" {_format_measure(each.mean, measure)}, {each.ratio:.2f} times the mean"
             )
     for effect in effects.pairs:
         if effect.share is not None and effect.share >= _MIN_SHARE:
@@ -143,6 +146,25 @@ def _format_effects(effects: AxisEffects) -> Iterator[str]:
     if not effects.is_complete:
         yield "  some combinations of values are missing, so axes cannot be told apart for sure"
     yield ""
+
+
+def _format_measure(value: Estimate, measure: SpeedMeasure) -> str:
+    return f"{format_estimate(value, '{:.0f}' if measure.is_rate else '{:.1f}')} {measure.unit}"
+
+
+def _format_crossings(crossings: Sequence[Crossing]) -> Iterator[str]:
+    if crossings:
+        yield "crossing points, with the part of the axis where neither is surely faster"
+    for each in crossings:
+        shared = format_values(each.shared)
+        values = [format_values({each.compared: value}) for value in (each.before, each.after)]
+        yield (
+            f"  {values[0]} is faster than {values[1]} up to"
+            f" {name_axes([each.axis])[each.axis]}={format_estimate(each.at, '{:.3g}')}"
+            f"{f' {each.unit}' if each.unit else ''}{f' ({shared})' if shared else ''}"
+        )
+    if crossings:
+        yield ""
 
 
 def _format_share(effect: AxisEffect) -> str:

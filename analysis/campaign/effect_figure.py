@@ -1,22 +1,23 @@
 """Figure of a campaign: effects with intervals, and how the axes interact.
 
 The upper panel has one row per setup. The lower ones show the strongest pairs of axes: parallel
-lines mean that the effect of one axis does not depend on the other.
+lines mean that the effect of one axis does not depend on the other. The last ones show crossing
+points.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
-
 from laggard.analysis.campaign.axis_effects import AxisEffect, AxisEffects, ValueEffect
 from laggard.analysis.campaign.campaign_comparison import CampaignComparison
+from laggard.analysis.campaign.crossing_figure import draw_crossing
+from laggard.analysis.campaign.log_ticks import set_log_ticks
 from laggard.analysis.campaign.setup_effects import ComparedGroup
 from laggard.analysis.campaign.setups import format_value, name_axes
+from laggard.analysis.campaign.speed_measure import SpeedMeasure
 from laggard.analysis.estimates.estimate import Estimate
 from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.canvas import (
@@ -33,15 +34,13 @@ from laggard.core.files.output_files import write_atomically, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _MOST_ROWS = 40
 _MOST_PAIRS = 2
+_MOST_CROSSINGS = 2
 _MOST_LINES = 7
 _MARKS = "osD^vPX"
-_TICK_STEPS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
-_MOST_TICKS = 8
 _ROW_IN = 0.26
 _PANEL_IN = 2.9
 
@@ -83,12 +82,14 @@ def require_figure_path(path: Path) -> None:
 
 
 def draw_campaign(compared: CampaignComparison) -> Figure:
-    """Draw the effects of all setups, and below them the strongest interactions."""
+    """Draw the effects of all setups, and below them strong interactions and crossing points."""
     rows = _list_rows(compared.groups)
     pairs = select_pairs(compared.effects)
     baselines = {group.setups[0].name for group in compared.groups}
     baseline = baselines.pop() if len(baselines) == 1 else "the baseline"
-    heights = [0.9 + _ROW_IN * min(len(rows), _MOST_ROWS), *([_PANEL_IN] if pairs else [])]
+    crossings = compared.crossings[:_MOST_CROSSINGS]
+    heights = [0.9 + _ROW_IN * min(len(rows), _MOST_ROWS)]
+    heights += [_PANEL_IN] * (bool(pairs) + bool(crossings))
     with house_style():
         figure = new_figure(WIDE_IN, sum(heights))
         panels = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -97,7 +98,11 @@ def draw_campaign(compared: CampaignComparison) -> Figure:
             axes = panels[1].subplots(1, len(pairs), squeeze=False)[0]
             names = name_axes([effect.axes[0] for effect in compared.effects.axes])
             for each, pair in zip(axes, pairs, strict=True):
-                _draw_interaction(each, pair, names)
+                _draw_interaction(each, pair, names, compared.measure)
+        if crossings:
+            axes = panels[-1].subplots(1, len(crossings), squeeze=False)[0]
+            for each, crossing in zip(axes, crossings, strict=True):
+                draw_crossing(each, crossing, compared.measure)
         return figure
 
 
@@ -112,7 +117,7 @@ def draw_interaction(compared: CampaignComparison, axes: tuple[str, str]) -> Fig
         if set(pair.axes) == set(axes):
             with house_style():
                 figure = new_figure(WIDE_IN, _PANEL_IN)
-                _draw_interaction(figure.add_subplot(), pair, names)
+                _draw_interaction(figure.add_subplot(), pair, names, compared.measure)
                 return figure
     known = "; ".join(" and ".join(pair.axes) for pair in compared.effects.pairs) or "none"
     raise InputError(
@@ -146,7 +151,7 @@ def _draw_effects(axes: Axes, rows: Sequence[_Row], baseline: str) -> None:
         if speedup is not None:
             _draw_speedup(axes, place, speedup)
     axes.set_xscale("log")
-    _set_log_ticks(axes.xaxis, *axes.get_xlim())
+    set_log_ticks(axes.xaxis, *axes.get_xlim())
     axes.set_yticks(range(len(shown)), [sanitize_label(name, 44) for name, _ in shown])
     for label, (_, speedup) in zip(axes.get_yticklabels(), shown, strict=True):
         label.set_fontweight("normal" if speedup is not None else "bold")
@@ -176,7 +181,9 @@ def _draw_speedup(axes: Axes, place: int, speedup: Estimate) -> None:
     axes.plot([speedup.mean], [place], "o", color=color, markersize=5)
 
 
-def _draw_interaction(axes: Axes, pair: AxisEffect, names: dict[str, str]) -> None:
+def _draw_interaction(
+    axes: Axes, pair: AxisEffect, names: dict[str, str], measure: SpeedMeasure
+) -> None:
     rows = list(dict.fromkeys(each.values[0] for each in pair.values))
     columns = list(dict.fromkeys(each.values[1] for each in pair.values))
     lines, places = (0, 1) if len(rows) <= len(columns) else (1, 0)
@@ -188,11 +195,11 @@ def _draw_interaction(axes: Axes, pair: AxisEffect, names: dict[str, str]) -> No
         _draw_line(axes, points, [ticks.index(each.values[places]) for each in points], number)
         axes.lines[-1].set_label(sanitize_label(format_value(value)))
     axes.set_yscale("log")
-    _set_log_ticks(axes.yaxis, *axes.get_ylim())
+    set_log_ticks(axes.yaxis, *axes.get_ylim())
     axes.set_xticks(range(len(ticks)), [sanitize_label(format_value(each), 16) for each in ticks])
     axes.set_xlim(-0.3, len(ticks) - 0.7)
     axes.set_xlabel(sanitize_label(names[pair.axes[places]]))
-    axes.set_ylabel("makespan, s (logarithmic)")
+    axes.set_ylabel(f"{measure.name}, {measure.unit} (logarithmic)")
     axes.grid(axis="y")
     left_out = f" ({len(shown)} of {len(series)})" if len(shown) < len(series) else ""
     axes.legend(title=f"{sanitize_label(names[pair.axes[lines]])}{left_out}", ncols=2)
@@ -204,32 +211,14 @@ def _draw_line(
 ) -> None:
     color = palette.TIERS[number % len(palette.TIERS)]
     for place, point in zip(places, points, strict=True):
-        low, high = point.makespan_s.low, point.makespan_s.high
+        low, high = point.mean.low, point.mean.high
         if low is not None and high is not None:
             axes.plot([place, place], [low, high], color=color, linewidth=1.1)
     axes.plot(
         places,
-        [point.makespan_s.mean for point in points],
+        [point.mean.mean for point in points],
         color=color,
         linestyle=palette.LINES[number % len(palette.LINES)],
         marker=_MARKS[number % len(_MARKS)],
         markersize=4.5,
     )
-
-
-def _set_log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Set few ticks with short numbers, also on an axis of less than a decade."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in _TICK_STEPS:
-        ticks = [step * 10.0**decade for decade in decades for step in steps]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if 3 <= len(ticks) <= _MOST_TICKS:
-            break
-    else:
-        # Within a factor of two, a logarithmic axis is nearly linear.
-        found = MaxNLocator(_MOST_TICKS - 2, steps=[1, 2, 5, 10]).tick_values(low, high)
-        ticks = [float(tick) for tick in found if low <= tick <= high]
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())

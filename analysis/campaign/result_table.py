@@ -22,8 +22,11 @@ from laggard.core.files.input_files import read_bounded
 SEED_KEY = "workload.seed"
 """Varied key that distinguishes repeats, not setups."""
 
-METRICS = ("makespan_s", "accuracy", "cost", "fairness", "lost_share")
+METRICS = ("makespan_s", "samples_per_s", "accuracy", "cost", "fairness", "lost_share")
 """Columns that are compared."""
+
+POSITIVE_METRICS = ("makespan_s", "samples_per_s")
+"""Columns whose values are above 0; they are averaged as logarithms."""
 
 _REQUIRED = ("cell", "scenario", "variant", "repeat", "seed", "attempt", "status", "makespan_s")
 
@@ -47,12 +50,14 @@ class ResultRow:
         seed: seed of the run.
         values: text of every axis, by its name; see `ResultTable.axes`.
         metrics: measured values by column; a value that was not measured is absent.
+        timed_out: whether the time limit of the training ended it.
     """
 
     repeat: int
     seed: int
     values: Mapping[str, str]
     metrics: Mapping[str, float]
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,11 +195,10 @@ def _require_valid_row(file: Path, number: int, row: RawRow) -> None:
         problem = _find_problem(name, value)
         if problem:
             raise _make_table_error(file, f"row {number}, column {name}: {problem}")
-    makespan_s = _to_number(row["makespan_s"])
-    if makespan_s is not None and makespan_s <= 0:
-        raise _make_table_error(
-            file, f"row {number}, column makespan_s: {makespan_s} is not above 0"
-        )
+    for name in POSITIVE_METRICS:
+        value = _to_number(row.get(name))
+        if value is not None and value <= 0:
+            raise _make_table_error(file, f"row {number}, column {name}: {value} is not above 0")
 
 
 def _find_problem(name: str, value: object) -> str:
@@ -244,6 +248,7 @@ def _to_result_row(row: RawRow, axes: Sequence[str]) -> ResultRow:
         _to_int(row["seed"]),
         {axis: _to_text(row[axis]) for axis in axes},
         {name: value for name, value in metrics.items() if value is not None},
+        row.get("stopped_by") == "time",
     )
 
 

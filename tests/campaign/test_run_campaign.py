@@ -89,12 +89,23 @@ def list_first_seed(campaign: CampaignFile) -> Sequence[CellSetup]:
 def test_fog_versus_cloud_can_be_run() -> None:
     """Every combination is a scenario, with the server where it says, and nothing to be warned
     of."""
-    campaign = load_campaign(REPOSITORY / "benchmarks/fog_versus_cloud.yaml")
+    campaign = load_campaign(REPOSITORY / "experiments/fog_versus_cloud/fog_versus_cloud.yaml")
     for setup in list_first_seed(campaign):
         scenario = load_scenario(setup.scenario, setup.overrides())
         assert scenario.warnings == ()
         assert scenario.workload.placement.server == setup.varied["workload.placement.server"]
         assert [host.layer for host in scenario.ranks] == ["edge"] * 4
+
+
+@pytest.mark.parametrize(("name", "setups"), [("architectures", 32), ("scale", 10)])
+def test_studies_can_be_run(name: str, setups: int) -> None:
+    """Every setup is a scenario, its training ends after a time, and nothing is to be warned of."""
+    found = list_first_seed(load_campaign(REPOSITORY / f"experiments/{name}/{name}.yaml"))
+    assert len(found) == setups
+    for setup in found:
+        scenario = load_scenario(setup.scenario, setup.overrides())
+        assert scenario.warnings == ()
+        assert scenario.workload.stop.time_s is not None
 
 
 def test_accuracy_can_be_compared() -> None:

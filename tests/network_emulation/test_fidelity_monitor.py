@@ -163,8 +163,7 @@ def test_a_wait_told_at_its_end_began_when_it_began() -> None:
 
 
 def test_a_little_all_the_time_is_found_in_the_whole() -> None:
-    """3 % of the time never is a tenth of a window, but a straggler of one per cent would be a
-    matter of it."""
+    """3 % of the time never is a tenth of a window, but of a whole run it is too much."""
 
     def drain(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
@@ -202,8 +201,7 @@ def test_a_run_shorter_than_a_window_is_looked_at() -> None:
 def test_what_happened_once_in_a_short_run_is_no_matter_of_the_whole(
     lost_ms: int, kinds: list[ViolationKind]
 ) -> None:
-    """Both are more than a hundredth of 4 s, and less than a twentieth; a tenth of a second is a
-    hundredth of two windows."""
+    """Neither is a twentieth of 4 s; a tenth of a second is a fiftieth of a window."""
 
     def blink(second: int, sample: FidelitySample) -> FidelitySample:
         use = sample.hosts["edge"]
