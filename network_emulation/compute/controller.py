@@ -25,6 +25,7 @@ from laggard.network_emulation.compute.limiter import (
     SetShare,
     run_limiter,
 )
+from laggard.network_emulation.compute.pulse import Pulse, PulseCounter
 from laggard.network_emulation.compute.stop_signals import Gate, QuotaGate, SignalGate
 from laggard.network_emulation.compute.warmth import keep_warm
 from laggard.network_emulation.dilation import CORE_CAPACITY, compute_load
@@ -89,6 +90,7 @@ class ShareController:
         self._shares = dict(shares)
         self._cgroups = cgroups
         self._tallies = host_tallies(tuple(shares))
+        self._pulses: list[PulseCounter] = []
         self._processes: list[_Process] = []
         self._attached: dict[int, int] = {}
         self._asking = threading.Lock()
@@ -173,6 +175,10 @@ class ShareController:
         """Return the computing time of every host since the controller was opened."""
         return {host: tally.read() for host, tally in self._tallies.items()}
 
+    def pulses(self) -> tuple[Pulse, ...]:
+        """Return the pulse of every limiter."""
+        return tuple(pulse.read() for pulse in self._pulses)
+
     def cpu_s(self) -> float:
         """Return the CPU seconds that all limiters have used so far."""
         return sum(
@@ -241,8 +247,10 @@ class ShareController:
         # The fork inherits our ends of all pipes. It must close them: a limiter ends when its pipe
         # does, which needs every copy of the other end to be closed.
         unrelated = [ours, *(process.control for process in self._processes)]
+        pulse = PulseCounter()
+        self._pulses.append(pulse)
         pid = fork_companion(
-            "laggard-limiter", lambda: run_limiter(limited, theirs, core, unrelated)
+            "laggard-limiter", lambda: run_limiter(limited, theirs, pulse, core, unrelated)
         )
         theirs.close()
         self._processes.append(_Process(pid, ours, hosts))

@@ -21,6 +21,7 @@ from laggard.network_emulation.compute.efficiency import Efficiency
 from laggard.network_emulation.compute.host_counters import HostCounters
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.compute.meter import ProcessMeter
+from laggard.network_emulation.compute.pulse import PulseCounter
 from laggard.network_emulation.compute.stop_signals import Gate
 from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.realtime import become_punctual
@@ -402,9 +403,12 @@ class Limiter:
     with the product of all hosts and all wake-ups.
     """
 
-    def __init__(self, hosts: Mapping[str, LimitedHost], control: Connection) -> None:
+    def __init__(
+        self, hosts: Mapping[str, LimitedHost], control: Connection, pulse: PulseCounter
+    ) -> None:
         self._hosts = hosts
         self._control = control
+        self._pulse = pulse
         now_ns = time.monotonic_ns()
         self._looked_ns = dict.fromkeys(hosts, now_ns)
         self._due_ns = dict.fromkeys(hosts, _WITHOUT_END_NS)
@@ -418,7 +422,10 @@ class Limiter:
                 None if due_ns == _WITHOUT_END_NS else max(due_ns - time.monotonic_ns(), 0) / 1e9
             )
             # A request ends the sleep early.
-            if select.select(waiting, (), (), sleep_s)[0] and not self._answer():
+            requests = select.select(waiting, (), (), sleep_s)[0]
+            now_ns = time.monotonic_ns()
+            self._pulse.beat(now_ns, now_ns - due_ns)
+            if requests and not self._answer():
                 return 0
 
     def look(self, now_ns: int) -> int:
@@ -459,6 +466,7 @@ class Limiter:
 def run_limiter(
     hosts: Mapping[str, LimitedHost],
     control: Connection,
+    pulse: PulseCounter,
     core: int | None,
     unrelated: Sequence[Connection],
 ) -> int:
@@ -468,6 +476,7 @@ def run_limiter(
         hosts: the hosts that it controls.
         control: connection that carries `Attach` and `SetShare` requests. Each is answered with
             the CLOCK_MONOTONIC ns at which it took effect, or with an error text.
+        pulse: counter of its wake-ups.
         core: core to stay on, so that every wake-up makes the kernel account for the quotas of
             that core; None for any core.
         unrelated: inherited connections that the process must close.
@@ -482,4 +491,4 @@ def run_limiter(
         os.sched_setaffinity(0, {core})
     realtime = become_punctual(PRIORITY)
     control.send(realtime)
-    return Limiter(hosts, control).run()
+    return Limiter(hosts, control, pulse).run()

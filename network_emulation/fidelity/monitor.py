@@ -24,6 +24,7 @@ from typing import Literal
 
 from laggard.network_emulation.compute.host_counters import HostUse
 from laggard.network_emulation.compute.limiter import LONGEST_SLICE_NS
+from laggard.network_emulation.compute.pulse import Pulse
 from laggard.network_emulation.link_plan import Pair
 
 ViolationKind = Literal[
@@ -42,7 +43,7 @@ WINDOW_S = 5.0
 """Virtual seconds of one window; its samples are compared together."""
 
 STOOD_STILL_S = 1.0
-"""Lateness of a sample from which the machine counts as suspended."""
+"""Time without any progress from which the machine counts as suspended."""
 
 CLOCK_SET_S = 0.1
 """Largest change of the wall clock, or of the time slept, against the steady clock between two
@@ -99,6 +100,7 @@ class FidelitySample:
         stolen_ns: time that the hypervisor took from every core.
         hosts: computing time of every host.
         shares: current share of every host.
+        pulses: pulse of every limiter; empty if none is known.
         late: packets by the bit length of their lateness in ns; empty if the kernel sends them.
         refused: frames that a receiver's device did not accept.
         carried: bytes that every link has carried; empty if reading them is expensive.
@@ -110,6 +112,7 @@ class FidelitySample:
     stolen_ns: Mapping[int, int] = field(default_factory=dict)
     hosts: Mapping[str, HostUse] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
+    pulses: tuple[Pulse, ...] = ()
     late: tuple[int, ...] = ()
     refused: int = 0
     carried: Mapping[Pair, int] = field(default_factory=dict)
@@ -323,7 +326,7 @@ def _check_clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityV
     # from CLOCK_BOOTTIME by a constant until the wall clock is set. Samples are due once a second.
     slept_ns = (now.awake_ns - before.awake_ns) - passed_ns
     set_ns = (now.wall_ns - before.wall_ns) - (now.awake_ns - before.awake_ns)
-    still_s = max(passed_ns / _NS - 1.0, slept_ns / _NS)
+    still_s = max(_measure_standstill_ns(before, now), slept_ns) / _NS
     violations = []
     if still_s > STOOD_STILL_S or slept_ns / _NS > CLOCK_SET_S:
         violations.append(
@@ -334,6 +337,20 @@ def _check_clocks(before: FidelitySample, now: FidelitySample) -> list[FidelityV
             FidelityViolation("clock stepped", "", before.at_ns, now.at_ns, set_ns / _NS)
         )
     return violations
+
+
+def _measure_standstill_ns(before: FidelitySample, now: FidelitySample) -> int:
+    """Return the time between two samples in which nothing ran.
+
+    A limiter that has beaten lately knows. Otherwise it is the lateness of the sample, although the
+    sampling thread can also be late because many hosts compute at once.
+    """
+    witnesses = [
+        after.stalled_ns - first.stalled_ns
+        for first, after in zip(before.pulses, now.pulses, strict=False)
+        if now.at_ns - after.beat_ns < STOOD_STILL_S * _NS
+    ]
+    return min(witnesses, default=now.at_ns - before.at_ns - _NS)
 
 
 def _compare_samples(

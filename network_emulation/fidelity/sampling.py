@@ -31,6 +31,7 @@ def take_sample(cores: AbstractSet[int], shares: ShareController | None) -> Fide
         stolen_ns=_stolen_ns(cores),
         hosts={} if shares is None else shares.uses(),
         shares={} if shares is None else shares.shares,
+        pulses=() if shares is None else shares.pulses(),
     )
 
 

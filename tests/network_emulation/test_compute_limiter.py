@@ -13,6 +13,7 @@ import pytest
 
 from laggard.network_emulation.compute.host_counters import host_tallies
 from laggard.network_emulation.compute.limiter import Attach, LimitedHost, Limiter, SetShare
+from laggard.network_emulation.compute.pulse import LATE_NS, PulseCounter
 from laggard.network_emulation.compute.stop_signals import SignalGate
 
 MS = 1_000_000
@@ -64,7 +65,7 @@ class _Host:
 def _limiter(hosts: dict[str, _Host]) -> Iterator[tuple[Limiter, object]]:
     ours, theirs = Pipe()
     with ours, theirs:
-        yield Limiter(cast("dict[str, LimitedHost]", hosts), theirs), ours
+        yield Limiter(cast("dict[str, LimitedHost]", hosts), theirs, PulseCounter()), ours
 
 
 def _request(limiter: Limiter, connection: object, request: Attach | SetShare) -> None:
@@ -124,3 +125,11 @@ def test_an_idle_host_is_looked_at_rarely_if_its_share_is_small(
     finally:
         os.kill(sleeper, 9)
         os.waitpid(sleeper, 0)
+
+
+def test_only_much_too_late_wake_ups_stall_a_limiter() -> None:
+    pulse = PulseCounter()
+    for late_ns in (-5, 0, LATE_NS, LATE_NS + 1, 3 * LATE_NS):
+        pulse.beat(7 + late_ns, late_ns)
+    assert pulse.read().beat_ns == 7 + 3 * LATE_NS
+    assert pulse.read().stalled_ns == 4 * LATE_NS + 1

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.network_emulation.compute.host_counters import HostUse
+from laggard.network_emulation.compute.pulse import Pulse
 from laggard.network_emulation.fidelity.monitor import (
     FidelityMonitor,
     FidelitySample,
@@ -148,6 +149,31 @@ def test_a_sample_that_comes_late_means_that_the_machine_stood_still() -> None:
         )
     )
     assert [violation.kind for violation in violations] == ["machine suspended"]
+
+
+@pytest.mark.parametrize(
+    ("stalled_s", "silent_s", "kinds"),
+    [
+        ((0,), 0, []),
+        ((3,), 0, ["machine suspended"]),
+        # One limiter that was on time is enough.
+        ((3, 0), 0, []),
+        # A limiter without anything to do knows nothing.
+        ((0,), 4, ["machine suspended"]),
+    ],
+)
+def test_a_limiter_knows_whether_the_machine_stood_still(
+    stalled_s: tuple[int, ...], silent_s: int, kinds: list[ViolationKind]
+) -> None:
+    def late(second: int, sample: FidelitySample) -> FidelitySample:
+        is_late = second > 20
+        at_ns = sample.at_ns + 3 * S * is_late
+        pulses = tuple(
+            Pulse(at_ns - silent_s * S * is_late, stalled * S * is_late) for stalled in stalled_s
+        )
+        return replace(quiet(second + 3 * is_late), at_ns=at_ns, pulses=pulses)
+
+    assert [violation.kind for violation in run(late)] == kinds
 
 
 def test_a_wait_told_at_its_end_began_when_it_began() -> None:
