@@ -27,7 +27,7 @@ from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 from laggard.campaign.tasks import task_loop
 from laggard.campaign.tasks.evaluate_task import summarize_judgments
 from laggard.campaign.tasks.pools import LocalPool
-from laggard.campaign.tasks.remote_pools import SshPool
+from laggard.campaign.tasks.remote_pools import OarPool, SshPool
 from laggard.layers_services.machine import Access
 from tests.campaign.campaign_folders import SilentDisplay
 from tests.campaign.test_tasks import CELLS, read_rows, run
@@ -182,6 +182,43 @@ def test_machines_over_ssh_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.progress.done == 6
     home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
     assert list(home.glob(".laggard-*.pem")) == []
+
+
+OARSUB = """#!/bin/bash
+# Stand-in for OAR's oarsub: it keeps the options and starts the job, the last argument, at once.
+printf '%s\\n' "${*:1:$#-1}" >> "$JOBS/submitted"
+setsid bash -c "${!#}" > "$JOBS/output.$$" 2>&1 &
+echo "OAR_JOB_ID=$!"
+"""
+OARDEL = """#!/bin/bash
+echo "$1" >> "$JOBS/deleted"
+kill -- "-$1"
+"""
+
+
+def test_jobs_of_oar_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every job is submitted with its options, computes, and is deleted at the end."""
+    commands, jobs, shared = (tmp_path / name for name in ("bin", "jobs", "shared"))
+    for folder in (commands, jobs, shared):
+        folder.mkdir()
+    for name, text in {"oarsub": OARSUB, "oardel": OARDEL}.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("JOBS", str(jobs))
+    monkeypatch.setenv("PYTHONPATH", str(Path(laggard.__file__).parents[1]))
+    pool = OarPool(2, shared, "02:00:00", "default", "me", ("besteffort",))
+    result, _ = run(tmp_path, CELLS.replace("0-19", "0-5"), lambda: pool)
+    assert result.progress.done == 6
+    submitted = (jobs / "submitted").read_text().splitlines()
+    assert len(submitted) == 2
+    for options in submitted:
+        assert "-q default --project me -l /nodes=1/core=1,walltime=02:00:00" in options
+        assert "-t besteffort" in options
+    deleted = (jobs / "deleted").read_text().split()
+    assert len(deleted) == 2
+    assert not any(Path(f"/proc/{job}").exists() for job in deleted)
+    assert list(shared.rglob("*.pem")) == []
 
 
 def is_closed(connection: socket.socket) -> bool:

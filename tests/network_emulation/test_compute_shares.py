@@ -29,6 +29,7 @@ from laggard.network_emulation.compute import (
     sweep_cgroups,
 )
 from laggard.network_emulation.compute.cpu_plan import usable_cores
+from laggard.network_emulation.compute.pulse import LATE_NS
 from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.forked import end_companion, fork_companion
 
@@ -296,6 +297,19 @@ def test_a_limiter_that_died_is_told() -> None:
         os.kill(controller._processes[0].pid, signal.SIGKILL)
         with pytest.raises(EmulationError, match=r"limiter of CPU shares .* has exited"):
             controller.set_share("a", 0.3)
+
+
+def test_a_limiter_that_stood_still_tells() -> None:
+    """It stands for a machine that was suspended."""
+    with _controller("stop-signal", {"a": 0.2}) as controller, _Worker() as worker:
+        controller.attach("a", worker.pid)
+        limiter = controller._processes[0].pid
+        before = controller.pulses()[0]
+        assert _eventually(lambda: controller.pulses()[0].beat_ns > before.beat_ns)
+        os.kill(limiter, signal.SIGSTOP)
+        time.sleep(0.4)
+        os.kill(limiter, signal.SIGCONT)
+        assert _eventually(lambda: controller.pulses()[0].stalled_ns > before.stalled_ns + LATE_NS)
 
 
 def test_what_cannot_be_held_is_refused() -> None:
