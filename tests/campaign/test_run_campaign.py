@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import sqlite3
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -308,6 +311,32 @@ def test_a_campaign_runs_once_at_a_time(campaign: CampaignFolder) -> None:
     with open_campaign(campaign.state), pytest.raises(InputError, match=says):
         campaign.run(FILE)
     assert len(campaign.run(FILE).table.read_text().splitlines()) == 5
+
+
+def test_a_killed_campaign_is_waited_for(campaign: CampaignFolder) -> None:
+    """What is left of its last run holds the lock, and the next start goes on after its end."""
+    campaign.state.mkdir(parents=True)
+    script = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from laggard.campaign.campaign_state import open_campaign\n"
+        f"with open_campaign(Path({str(campaign.state)!r})):\n"
+        "    if os.fork():\n"
+        "        print('running', flush=True)\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    while not Path(sys.argv[1]).exists():\n"
+        "        time.sleep(0.01)\n"
+        "    os._exit(0)\n"
+    )
+    release = campaign.state.parent / "release"
+    command = [sys.executable, "-c", script, str(release)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "running\n"
+        assert killed.wait() == -signal.SIGKILL
+        threading.Timer(0.5, release.touch).start()
+        result = campaign.run(FILE)
+    assert release.exists()
+    assert len(result.table.read_text().splitlines()) == 5
 
 
 def test_stop_rules(campaign: CampaignFolder) -> None:

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ STATE_FILE = "campaign.sqlite"
 HOLDER_FILE = "running.json"
 STARTED = "started"
 """Status of an attempt whose run has not ended, as far as the campaign knows."""
+
+_LONGEST_END_S = 60.0
+"""Longest time that the last run of a killed campaign is given to end."""
+
+_POLL_S = 0.1
 
 _SCHEMA = (
     "CREATE TABLE campaign (origin TEXT NOT NULL)",
@@ -172,6 +178,9 @@ class CampaignState:
 def open_campaign(folder: Path) -> Iterator[CampaignState]:
     """Open the state of the campaign in a folder, and lock it against a second process.
 
+    The processes of a run inherit the lock. If the campaign that they belong to was killed, they
+    are about to end, and this call waits for it.
+
     Raises:
         InputError: another process runs this campaign, or the state is damaged.
     """
@@ -211,36 +220,61 @@ def _describe(cell: Cell) -> CellDescription:
 
 
 def _lock_folder(folder: Path, lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InputError(
-            f"{folder}: another process{_name_holder(folder)} is running this campaign — wait for"
-            " its end, or end it"
-        ) from error
+    give_up_s = time.monotonic() + _LONGEST_END_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > give_up_s or not _has_holder_ended(folder):
+                raise InputError(
+                    f"{folder}: another process{_name_holder(folder)} is running this campaign —"
+                    " wait for its end, or end it"
+                ) from error
+        else:
+            return
+        time.sleep(_POLL_S)
 
 
 def _describe_this_process() -> dict[str, object]:
     return {
         "pid": os.getpid(),
-        "user": getpass.getuser() if os.environ.get("USER") else str(os.getuid()),
+        "user": _name_user(),
         "host": socket.gethostname(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
+def _name_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user has no name on this machine
+        return str(os.getuid())
+
+
+def _has_holder_ended(folder: Path) -> bool:
+    """Return True if the process that runs the campaign was one of this machine, and has ended."""
+    holder = _read_holder(folder)
+    pid = holder.get("pid")
+    return holder.get("host") == socket.gethostname() and (
+        isinstance(pid, int) and 0 < pid < 1 << 31 and not Path(f"/proc/{pid}").exists()
+    )
+
+
 def _name_holder(folder: Path) -> str:
+    holder = _read_holder(folder)
+    if not holder:
+        return ""
+    named = {key: str(holder.get(key, "?"))[:100] for key in ("pid", "user", "host", "since")}
+    return escape_unprintable(" ({pid} of {user} on {host}, since {since})".format_map(named))
+
+
+def _read_holder(folder: Path) -> Mapping[str, object]:
     """Return who wrote that it runs the campaign; the file is data of somebody else."""
     with suppress(InputError):
         holder = read_json(folder / HOLDER_FILE, 4096)
         if isinstance(holder, dict):
-            named = {
-                key: str(holder.get(key, "?"))[:100] for key in ("pid", "user", "host", "since")
-            }
-            return escape_unprintable(
-                " ({pid} of {user} on {host}, since {since})".format_map(named)
-            )
-    return ""
+            return holder
+    return {}
 
 
 def _load_database(path: Path, database: sqlite3.Connection) -> None:
