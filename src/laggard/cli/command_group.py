@@ -12,7 +12,7 @@ from laggard.cli.error_handling import (
     ENVIRONMENT_ERRORS,
     print_error,
     report_lost_output,
-    to_input_error,
+    to_own_error,
 )
 from laggard.core.text.standard_streams import protect_standard_streams
 
@@ -55,7 +55,7 @@ class CommandGroup(click.Group):
         except SystemExit as end:
             raise report_lost_output(end) from end
         except ENVIRONMENT_ERRORS as error:
-            sys.exit(print_error(to_input_error(error)))
+            sys.exit(print_error(to_own_error(error)))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with the first sentence of each command's help."""

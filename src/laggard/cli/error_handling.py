@@ -12,8 +12,14 @@ from dataclasses import asdict
 from functools import wraps
 from typing import ParamSpec
 
-from laggard.core.errors import EXIT_INTERRUPTED, InputError, LaggardError, ScenarioError
-from laggard.core.files.disk_space import describe_os_error
+from laggard.core.errors import (
+    EXIT_INTERRUPTED,
+    InputError,
+    LaggardError,
+    OutputError,
+    ScenarioError,
+)
+from laggard.core.files.disk_space import describe_os_error, is_disk_error
 from laggard.core.text.standard_streams import find_lost_output
 from laggard.core.text.terminal_output import print_text
 
@@ -41,7 +47,7 @@ def handle_errors(
         except LaggardError as error:
             status = print_error(error, as_json=as_json)
         except ENVIRONMENT_ERRORS as error:
-            status = print_error(to_input_error(error), as_json=as_json)
+            status = print_error(to_own_error(error), as_json=as_json)
         except KeyboardInterrupt:
             print_text("interrupted", err=True)
             status = EXIT_INTERRUPTED
@@ -93,11 +99,15 @@ def report_lost_output(end: SystemExit) -> SystemExit:
     return end if has_failed else SystemExit(1)
 
 
-def to_input_error(error: Exception) -> InputError:
-    """Convert an exception of `ENVIRONMENT_ERRORS`; its traceback is logged with `-v`."""
+def to_own_error(error: Exception) -> LaggardError:
+    """Convert an exception of `ENVIRONMENT_ERRORS`; its traceback is logged with `-v`.
+
+    A full disk or a limit of the machine is no fault of the input.
+    """
     log.info("traceback of the error", exc_info=error)
     if isinstance(error, OSError) and error.strerror:
-        return InputError(describe_os_error(error))
+        kind = OutputError if is_disk_error(error) else InputError
+        return kind(describe_os_error(error))
     details = str(error).strip().partition("\n")[0]
     name = type(error).__name__
     return InputError(
