@@ -251,6 +251,20 @@ def test_a_failed_cell_is_tried_again_as_told(
     assert result.progress.failed == 2
 
 
+@pytest.mark.parametrize(
+    "options", [["--links", "userspace"], ["--fidelity", "record"], ["--dilation", "2"]]
+)
+def test_options_of_runs_are_refused(options: list[str], tmp_path: Path, laggard: Laggard) -> None:
+    """They would be ignored, also where a dry run asks."""
+    (tmp_path / "many.yaml").write_text(CELLS)
+    for more in ([], ["--dry-run"]):
+        with laggard.start("campaign", str(tmp_path / "many.yaml"), *options, *more) as process:
+            _, errors = process.communicate()
+        assert process.returncode == 2
+        assert f"{options[0]} is for runs" in errors
+    assert not laggard.runs.exists()
+
+
 def test_a_missing_extra_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'laggard\[cluster\]'") as error:

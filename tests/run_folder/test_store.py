@@ -80,6 +80,13 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
     assert {path.name for path in folder.path.iterdir()} == {"run.json", "lock", "scenario"}
 
 
+def test_a_file_is_no_folder_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="not a folder"):
+        list_runs(tmp_path / "file")
+    assert list_runs(tmp_path / "missing") == []
+
+
 def test_letting_go_without_a_last_record_reads_as_interrupted(tmp_path: Path) -> None:
     folder, _ = RunFolder.create(tmp_path, _draft())
     folder.close()

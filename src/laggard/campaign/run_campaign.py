@@ -41,7 +41,7 @@ from laggard.campaign.stop_rules import find_stop_reason, is_known_well
 from laggard.campaign.tasks.pools import LocalPool, WorkerPool
 from laggard.campaign.tasks.registry import TASKS
 from laggard.campaign.tasks.task_loop import run_tasks
-from laggard.core.errors import OutputError
+from laggard.core.errors import InputError, OutputError
 from laggard.core.files.disk_space import describe_full_disk
 from laggard.core.files.input_files import read_bounded
 from laggard.core.files.output_files import make_folder, write_atomically
@@ -53,6 +53,9 @@ from laggard.supervision.interrupts import interrupt_on_signals
 FILE_COPY = "campaign.yaml"
 _PUBLISH_S = 5.0
 """Time between two rewritings of the tables while tasks end, which may be many a second."""
+
+_RUN_OPTIONS = ("--fidelity", "--links", "--dilation", "--artifacts")
+_TASK_OPTIONS = ("--processes",)
 
 OpenRunner = Callable[[ProcessRunner, Sequence[Cell], Path], AbstractContextManager[CellRunner]]
 
@@ -84,6 +87,7 @@ class CampaignOptions:
         artifacts: folder with the files of the plays, instead of that of the campaign file.
         run_options: further options of `laggard run`, such as `--on`.
         choose_pool: function that returns the processes for cells that need no continuum.
+        given: names of the options that the user gave and that not every campaign has.
     """
 
     runs: Path
@@ -92,6 +96,7 @@ class CampaignOptions:
     artifacts: Path | None = None
     run_options: tuple[str, ...] = ()
     choose_pool: Callable[[], WorkerPool] = LocalPool
+    given: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,26 @@ class CampaignResult:
     progress: CampaignProgress
     stopped: str | None
     skipped: int
+
+
+def _load_campaign(path: Path, options: CampaignOptions) -> CampaignFile:
+    """Load the campaign file, and require that every given option means something for it."""
+    campaign = load_campaign(path)
+    is_task = campaign.command in TASKS
+    for name in options.given:
+        if is_task and name in _RUN_OPTIONS:
+            raise InputError(
+                f"{name} is for runs, and cells of `command: {campaign.command}` have no continuum —"
+                " leave it out"
+            )
+        if not is_task and name in _TASK_OPTIONS:
+            raise InputError(
+                f"{name} is for cells that need no continuum, and {path} has runs, which go one"
+                " after another — leave it out"
+            )
+    if options.artifacts is not None:
+        campaign = campaign.model_copy(update={"artifacts": options.artifacts.absolute()})
+    return campaign
 
 
 def plan_cells(campaign: CampaignFile) -> Sequence[Cell]:
@@ -146,14 +171,12 @@ def run_campaign(
             process for each, the cells that are not done, and the campaign's folder.
 
     Raises:
-        InputError: the file, a setup or the stored state cannot be used, or another process runs
-            this campaign; nothing was started.
+        InputError: the file, an option, a setup or the stored state cannot be used, or another
+            process runs this campaign; nothing was started.
         OutputError: the disk is full.
         KeyboardInterrupt: a signal ended the campaign and its current run.
     """
-    campaign = load_campaign(path)
-    if options.artifacts is not None:
-        campaign = campaign.model_copy(update={"artifacts": options.artifacts.absolute()})
+    campaign = _load_campaign(path, options)
     cells = plan_cells(campaign)
     pool = options.choose_pool() if campaign.command in TASKS else LocalPool()
     folder = make_folder(options.runs, "campaigns", to_folder_name(options.name or path.stem))
@@ -349,9 +372,9 @@ def read_progress(path: Path, options: CampaignOptions) -> tuple[CampaignProgres
     """Return what a campaign has done, and its folder; nothing is started or changed.
 
     Raises:
-        InputError: the file or the state cannot be used.
+        InputError: the file, an option or the state cannot be used.
     """
-    cells = plan_cells(load_campaign(path))
+    cells = plan_cells(_load_campaign(path, options))
     folder = options.runs / "campaigns" / to_folder_name(options.name or path.stem)
     if not folder.exists():
         return measure_progress(cells, ()), folder

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import (
@@ -82,6 +83,7 @@ def start_campaign(
         artifacts_option,
         tuple(run_options),
         lambda: choose_pool(target.remote, processes),
+        _list_given("fidelity", "links", "dilation", "artifacts_option", "processes"),
     )
     if dry_run:
         progress, folder = read_progress(file, options)
@@ -100,6 +102,17 @@ def start_campaign(
             print_text(f"{result.skipped} repeats were not needed, as stop.interval says")
         print_text(f"results: {result.table}, {result.table.with_name('index.html')}")
     return 1 if result.progress.failed else 0
+
+
+def _list_given(*parameters: str) -> tuple[str, ...]:
+    """Return those options of the current command that are on its command line."""
+    context = click.get_current_context()
+    given = {
+        name
+        for name in parameters
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return tuple(each.opts[0] for each in context.command.params if each.name in given)
 
 
 @click.command("evaluate")

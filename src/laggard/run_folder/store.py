@@ -203,10 +203,12 @@ def list_runs(root: Path) -> list[tuple[RunRecord, Path]]:
     A record that cannot be read is logged and left out.
 
     Raises:
-        RunFolderError: `root` exists but cannot be listed.
+        RunFolderError: `root` exists but cannot be listed, or is no folder.
     """
     if not root.exists():
         return []
+    if not root.is_dir():
+        raise RunFolderError(f"{root}: not a folder — choose a folder with --runs")
     with _explain_os_errors(root, "choose another folder with --runs"):
         folders = sorted(record.parent for record in root.glob(f"*/*/{RECORD_FILE}"))
     found: list[tuple[RunRecord, Path]] = []
