@@ -5,7 +5,8 @@ lateness, the computing of hosts against their shares, the time that hosts were 
 cores, the time that the hypervisor took, the traffic of links, and three clocks. `FidelityMonitor`
 compares the last few samples and reports when, where and how the emulation violated a tolerance.
 One late packet, or a core missed for ten milliseconds, changes no step measurably. A violation
-lasts, or recurs until it is a noticeable part of the whole run.
+lasts. What recurs until it is a noticeable part of the whole run, but stays within the tolerance of
+shares, is told and tolerated.
 
 The end of training is known only afterwards. The stopping rule is tested by evaluating a model of
 an earlier moment, while ranks go on, leave and tear down. `FidelityMonitor.violations` excludes
@@ -69,13 +70,13 @@ device arrive in bursts."""
 CHANGE_LATE_S = 1.0
 """Virtual seconds by which a change may take effect late."""
 
-WHOLE_RUN = 0.02
-"""Part of the whole run for which a host may be kept from its core. No reported time can be
-wrong by more, even if all others waited for that host. It is less than half of the 5 % tolerance
-of shares, and a fifth of the difference between runs of one scenario with asynchronous ranks
-(`docs/strategies.md`). The kernel's own threads take up to 1.1 % of an otherwise idle machine."""
+WHOLE_RUN = 0.01
+"""Part of the whole run from which it is told that a host was kept from its core. No reported time
+can be wrong by more than that part, even if all others waited for the host. Up to the tolerance of
+shares it is a warning, since the kernel's own threads and the link emulator take up to 4 % of a
+core on an otherwise idle machine."""
 
-FEWEST_WINDOWS = 1
+FEWEST_WINDOWS = 2
 """Number of windows that a run counts as at least: a shorter run is allowed a tenth of a
 second, because an event that happened once has not recurred."""
 
@@ -130,6 +131,7 @@ class FidelityViolation:
         last_ns: CLOCK_MONOTONIC of its end, at the earliest.
         size: largest deviation, as a part of the requested value, or in seconds for clocks and
             missed cores.
+        is_tolerated: whether it is within the tolerance of shares, over the whole run.
     """
 
     kind: ViolationKind
@@ -137,6 +139,7 @@ class FidelityViolation:
     first_ns: int
     last_ns: int
     size: float
+    is_tolerated: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,13 +220,23 @@ class FidelityMonitor:
         self._window.append(sample)
         if len(self._window) > self._limits.window:
             self._note(_check_window(tuple(self._window), self._limits), self._window[0], sample)
-        whole = _check_shares(
-            self._opening[0], sample, WHOLE_RUN, FEWEST_WINDOWS * self._limits.window * _NS
-        )
+        whole = self._check_whole(sample)
         # Keep each result with violations, and the first one without after it: `violations` can
         # then find the result at any end.
         if whole or (self._whole and self._whole[-1][1]):
             self._whole.append((sample.at_ns, whole))
+
+    def _check_whole(self, sample: FidelitySample) -> list[FidelityViolation]:
+        """Return what recurred until it is a noticeable part of the run so far."""
+        first, least_ns = self._opening[0], FEWEST_WINDOWS * self._limits.window * _NS
+        excessive = {
+            (each.kind, each.where)
+            for each in _check_shares(first, sample, self._limits.compute, least_ns)
+        }
+        return [
+            replace(each, is_tolerated=(each.kind, each.where) not in excessive)
+            for each in _check_shares(first, sample, WHOLE_RUN, least_ns)
+        ]
 
     def known(self) -> tuple[FidelityViolation, ...]:
         """Return the violations found so far, in order of time.

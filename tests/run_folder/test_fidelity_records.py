@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,15 @@ def test_violations_make_a_run_unfaithful_and_say_where_and_when(tmp_path: Path)
         ("cpu starved", f"edge.{number}") for number in range(14)
     ]
     assert all((row["first_s"], row["last_s"]) == (1.0, 5.0) for row in rows)
+
+
+def test_what_is_tolerated_is_a_warning(tmp_path: Path) -> None:
+    tolerated = starved(1)
+    tolerated = replace(tolerated, violation=replace(tolerated.violation, is_tolerated=True))
+    (warning,) = require_no_violations(tmp_path, [tolerated])
+    assert "its core" in warning
+    assert "within the tolerance" in warning
+    assert json.loads((tmp_path / "fidelity_violations.json").read_text()) == []
+    with pytest.raises(FidelityError) as error:
+        require_no_violations(tmp_path, [tolerated, starved(2)])
+    assert len(str(error.value).splitlines()) == 2

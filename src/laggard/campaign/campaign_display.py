@@ -96,7 +96,9 @@ def format_cell(cell: Cell, row: Row) -> str:
     """Format a cell that has ended as a line."""
     parts = [name_cell(cell), str(row["status"])]
     if row.get("status") != "done" and row.get("reason"):
-        parts.append(str(row["reason"]).splitlines()[0])
+        # The first line of a long reason announces the list that follows.
+        lines = str(row["reason"]).splitlines()[:2]
+        parts.append(" ".join(line.strip() for line in lines))
     parts += [
         f"{name} {_format(row[name])}"
         for name in ("makespan_s", "accuracy", "stragglers")

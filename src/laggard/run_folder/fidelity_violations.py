@@ -72,21 +72,29 @@ def find_late_changes(
 
 
 def require_no_violations(
-    folder: Path, violations: Sequence[TimedViolation], activity: str = "training ran"
-) -> None:
+    folder: Path, found: Sequence[TimedViolation], activity: str = "training ran"
+) -> tuple[str, ...]:
     """Write `fidelity_violations.json`, and fail if there are violations.
 
     Args:
         folder: run folder.
-        violations: all violations.
+        found: all violations, and what is tolerated.
         activity: activity during the monitoring, for the message.
+
+    Returns:
+        A warning for everything that is tolerated.
 
     Raises:
         FidelityError: there are violations.
     """
+    violations = [each for each in found if not each.violation.is_tolerated]
     write_json(folder / "fidelity_violations.json", to_violation_rows(violations))
     if not violations:
-        return
+        return tuple(
+            f"{format_violation(each)}; that is within the tolerance, and its times may be wrong by"
+            " as much"
+            for each in found
+        )
     lines = [f"  {format_violation(each)}" for each in violations[:_MAX_LISTED]]
     more = (
         [f"  and {len(violations) - _MAX_LISTED} more, in fidelity_violations.json"]
