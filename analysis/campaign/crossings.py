@@ -11,26 +11,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from laggard.analysis.campaign.axis_values import NumericAxis, read_numeric_axis
 from laggard.analysis.campaign.setups import CampaignSetup, list_varied_axes
 from laggard.analysis.campaign.speed_measure import SpeedMeasure
 from laggard.analysis.estimates.bootstrap import estimate_effect
 from laggard.analysis.estimates.estimate import Estimate, estimate_mean, to_exponential
-from laggard.core.errors import InputError
-from laggard.core.units import parse_delay_with_unit_ms, parse_rate_with_unit_mbps
 
 _FEWEST_VALUES = 3
 _MOST_COMPARED = 4
-_LOGARITHMIC_FROM = 4.0
-
-_UNITS: tuple[tuple[str, Callable[[object], float]], ...] = (
-    ("", lambda value: float(str(value))),
-    ("Mbit/s", parse_rate_with_unit_mbps),
-    ("ms", parse_delay_with_unit_ms),
-)
-
 
 @dataclass(frozen=True)
 class CrossingPoint:
@@ -74,18 +65,6 @@ class Crossing:
     is_logarithmic: bool
 
 
-@dataclass(frozen=True)
-class _NumericAxis:
-    name: str
-    unit: str
-    numbers: Mapping[str, float]
-
-    @property
-    def is_logarithmic(self) -> bool:
-        values = self.numbers.values()
-        return min(values) > 0 and max(values) >= _LOGARITHMIC_FROM * min(values)
-
-
 def find_crossings(
     setups: Sequence[CampaignSetup], axes: Sequence[str], measure: SpeedMeasure
 ) -> tuple[Crossing, ...]:
@@ -105,8 +84,10 @@ def find_crossings(
     values = {axis: list(dict.fromkeys(setup.values[axis] for setup in setups)) for axis in varied}
     found = []
     for name, compared in itertools.permutations(varied, 2):
-        axis = _read_axis(name, values[name])
-        if axis is None or len(values[compared]) > _MOST_COMPARED:
+        axis = read_numeric_axis(name, values[name])
+        if axis is None or len(set(axis.numbers.values())) < _FEWEST_VALUES:
+            continue
+        if len(values[compared]) > _MOST_COMPARED:
             continue
         for shared, series in _list_series(setups, varied, axis, compared):
             for first, other in itertools.combinations(series, 2):
@@ -123,22 +104,8 @@ def find_crossings(
     return tuple(found)
 
 
-def _read_axis(name: str, values: Sequence[str]) -> _NumericAxis | None:
-    """Return the numbers of an axis in one unit; None if it has no three different numbers."""
-    for unit, parse in _UNITS:
-        try:
-            numbers = {value: parse(value) for value in values}
-        except (InputError, ValueError):
-            continue
-        if len(set(numbers.values())) >= _FEWEST_VALUES and all(
-            map(math.isfinite, numbers.values())
-        ):
-            return _NumericAxis(name, unit, numbers)
-    return None
-
-
 def _list_series(
-    setups: Sequence[CampaignSetup], varied: Sequence[str], axis: _NumericAxis, compared: str
+    setups: Sequence[CampaignSetup], varied: Sequence[str], axis: NumericAxis, compared: str
 ) -> Iterator[tuple[dict[str, str], dict[str, dict[float, CampaignSetup]]]]:
     """Yield the shared values, and the setups by compared value and number of the axis."""
     rest = [each for each in varied if each not in (axis.name, compared)]
@@ -152,7 +119,7 @@ def _list_series(
 
 
 def _cross(
-    axis: _NumericAxis,
+    axis: NumericAxis,
     first: Mapping[float, CampaignSetup],
     other: Mapping[float, CampaignSetup],
     measure: SpeedMeasure,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from laggard.analysis.campaign.axis_values import rank_values
 from laggard.analysis.campaign.result_table import ResultRow, ResultTable
 from laggard.analysis.estimates.estimate import Key
 from laggard.core.errors import InputError
@@ -61,6 +62,9 @@ def group_setups(
             scenario has two setups.
         baseline: values of axes; the first setup of a group that has them becomes its first.
 
+    Returns:
+        The groups and their setups in the order of the axes' values (`rank_values`).
+
     Raises:
         InputError: an axis or a value is not in the table.
     """
@@ -72,8 +76,13 @@ def group_setups(
     if not per:
         scenarios = {values[table.axes.index("scenario")] for values in setups}
         per = ("scenario",) if len(scenarios) < len(setups) else ()
+    # A shuffled campaign has the setups in an order of chance.
+    ranks = [rank_values(axis, [row.values[axis] for row in table.rows]) for axis in table.axes]
     groups: dict[tuple[str, ...], list[list[ResultRow]]] = {}
-    for rows in setups.values():
+    for _, rows in sorted(
+        setups.items(),
+        key=lambda item: [rank[value] for rank, value in zip(ranks, item[0], strict=True)],
+    ):
         groups.setdefault(tuple(rows[0].values[axis] for axis in per), []).append(rows)
     inner = [axis for axis in list_varied_axes(table.rows, table.axes) if axis not in per]
     return tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,6 +134,15 @@ def test_a_part_that_was_ended_by_time_is_told(tmp_path: Path) -> None:
     compared = compare_campaign(write_results(tmp_path, rows))
     assert compared.measure.column == "makespan_s"
     assert "1 of 30 runs were ended by their time limit" in compared.left_out[-1]
+
+
+def test_a_shuffled_campaign_is_compared_in_order(tmp_path: Path) -> None:
+    """Rates by size, and each group has the same baseline."""
+    rows = generate_crossing(40.0)
+    random.Random(3).shuffle(rows)
+    groups = compare_campaign(write_results(tmp_path, rows), per=[RATE]).groups
+    assert [group.name for group in groups] == [f"rate={rate:g}mbit" for rate in RATES]
+    assert len({group.setups[0].name for group in groups}) == 1
 
 
 def test_crossings_are_drawn(tmp_path: Path) -> None:
