@@ -73,7 +73,9 @@ def kill_often(folder: Path, runs: Path, kills: int, chance: random.Random) -> N
         process = start(folder, runs)
         try:
             out, _ = process.communicate(timeout=chance.uniform(0.5, LONGEST_S))
-            print(f"start {number}: ended by itself with status {process.returncode}, {out.strip()}")
+            print(
+                f"start {number}: ended by itself with status {process.returncode}, {out.strip()}"
+            )
         except subprocess.TimeoutExpired:
             if number == kills // 2:
                 print("second start at once:", describe_second_start(folder, runs))

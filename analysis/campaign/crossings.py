@@ -23,6 +23,7 @@ from laggard.analysis.estimates.estimate import Estimate, estimate_mean, to_expo
 _FEWEST_VALUES = 3
 _MOST_COMPARED = 4
 
+
 @dataclass(frozen=True)
 class CrossingPoint:
     """Both setups at one value of the axis.
