@@ -1,4 +1,4 @@
-"""Values of an axis in their order: numbers, rates and times by size, others as the table has them."""
+"""Order of an axis's values: numbers, rates and times by size, others as in the table."""
 
 from __future__ import annotations
 
