@@ -173,7 +173,8 @@ def test_a_campaign_is_compared_setup_by_setup(campaign: Path) -> None:
     assert "power: " in said
     assert "mean makespan by axis, over all setups" in said
     document = json.loads(compared(campaign / "results.csv", json_=True))
-    assert set(document) == {"table", "groups", "effects", "left_out"}
+    parts = {"table", "measure", "groups", "effects", "crossings", "left_out"}
+    assert set(document) == parts
     (group,) = document["groups"]
     assert set(group) == {"name", "setups", "fastest", "second", "power"}
     assert group["setups"][1]["effects"]["speedup"]["method"] == "paired Student"
