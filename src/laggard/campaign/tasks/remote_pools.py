@@ -6,6 +6,7 @@ The processes import Laggard and read the analyzed files at the same paths as he
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +60,9 @@ class SshPool(WorkerPool):
         security = Security.temporary()
         certificate = f".laggard-{secrets.token_hex(8)}.pem"
         with ExitStack() as stack:
-            stack.enter_context(dask.config.set({**SETTINGS, **_use_certificate(certificate)}))
+            idle = {"distributed.scheduler.idle-timeout": _IDLE}
+            settings = {**SETTINGS, **_use_certificate(certificate), **idle}
+            stack.enter_context(dask.config.set(settings))
             stack.enter_context(silence_dask())
             stack.callback(self._remove, certificate)
             try:
@@ -137,7 +140,9 @@ class OarPool(WorkerPool):
         from distributed.security import Security
 
         with ExitStack() as stack:
-            stack.enter_context(dask.config.set(SETTINGS))
+            certificate = stack.enter_context(_write_certificate(self.folder))
+            settings = {**SETTINGS, **_use_certificate(str(certificate))}
+            stack.enter_context(dask.config.set(settings))
             stack.enter_context(silence_dask())
             cluster = OARCluster(
                 cores=1,
@@ -148,14 +153,29 @@ class OarPool(WorkerPool):
                 queue=self.queue,
                 project=self.project,
                 job_extra_directives=[f"-t {each}" for each in self.job_types],
-                security=Security.temporary(),
-                shared_temp_directory=str(self.folder),
+                security=Security(),
                 scheduler_options=dict(_SCHEDULER),
                 job_script_prologue=[_NO_PAGES],
             )
             stack.enter_context(cluster)
             cluster.scale(jobs=self.count)
             yield stack.enter_context(Client(cluster))
+
+
+@contextmanager
+def _write_certificate(folder: Path) -> Iterator[Path]:
+    """Write a new certificate and its key to a file that only this user can read."""
+    from distributed.security import Security
+
+    security = Security.temporary()
+    path = folder / f".laggard-{secrets.token_hex(8)}.pem"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(file, "w", encoding="ascii") as stream:  # noqa: PTH123 - an open descriptor
+            stream.write(f"{security.tls_client_cert}{security.tls_client_key}")
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def to_connect_options(access: Access) -> dict[str, object]:
@@ -169,7 +189,7 @@ def to_connect_options(access: Access) -> dict[str, object]:
 
 
 def _use_certificate(path: str) -> Mapping[str, object]:
-    """Return the settings of processes whose certificate is in the folder where ssh starts them."""
+    """Return the settings of processes whose certificate and key are in a file."""
     keys = {
         f"distributed.comm.tls.{role}.{part}": path
         for role in ("scheduler", "worker", "client")
@@ -177,7 +197,6 @@ def _use_certificate(path: str) -> Mapping[str, object]:
     }
     return {
         "distributed.comm.tls.ca-file": path,
-        "distributed.scheduler.idle-timeout": _IDLE,
         **keys,
     }
 
