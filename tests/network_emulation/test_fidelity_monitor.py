@@ -18,8 +18,8 @@ from laggard.network_emulation.fidelity.monitor import (
     FidelityViolation,
     Limits,
     ViolationKind,
-    describe_violation,
 )
+from laggard.network_emulation.fidelity.violation_text import describe_violation
 
 S = 1_000_000_000
 PAIR = ("edge", "cloud")

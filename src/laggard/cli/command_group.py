@@ -14,7 +14,10 @@ from laggard.cli.error_handling import (
     report_lost_output,
     to_own_error,
 )
+from laggard.core.errors import EXIT_INTERRUPTED
+from laggard.core.termination_signals import interrupt
 from laggard.core.text.standard_streams import protect_standard_streams
+from laggard.core.text.terminal_output import print_text
 
 Sections = Mapping[str, Sequence[tuple[click.Command, str]]]
 """Commands with an example each, by the title of their section."""
@@ -49,13 +52,21 @@ class CommandGroup(click.Group):
         protect_standard_streams()
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             # From here on, an interrupt is handled (see `laggard.__main__`).
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, interrupt)
         try:
             return super().main(*args, **kwargs)  # type: ignore[call-overload]
         except SystemExit as end:
             raise report_lost_output(end) from end
         except ENVIRONMENT_ERRORS as error:
             sys.exit(print_error(to_own_error(error)))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; an interrupt before the command's own code is no error of click's."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print_text("interrupted", err=True)
+            sys.exit(EXIT_INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with the first sentence of each command's help."""

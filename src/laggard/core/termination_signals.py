@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECOND_AFTER_S = 0.5
@@ -12,6 +15,37 @@ SECOND_AFTER_S = 0.5
 
 Programs such as timeout(1) signal a process and then its group, which is one wish.
 """
+
+_AGAIN_S = 0.02
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt: the handler of SIGINT until a command has its own."""
+    if not postpone_during_import(number, frame):
+        raise KeyboardInterrupt
+
+
+def postpone_during_import(number: int, frame: FrameType | None) -> bool:
+    """Deliver a signal again a moment later, if it arrived during an import.
+
+    Code that runs while modules are imported converts exceptions to others, or loses them: Python
+    3.11 raises RuntimeError instead of an exception in `__set_name__`.
+
+    Args:
+        number: signal that a handler received.
+        frame: frame that the handler received.
+
+    Returns:
+        True if the handler must do nothing now.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return True
+        frame = frame.f_back
+    return False
 
 
 def list_handled_signals() -> set[signal.Signals]:

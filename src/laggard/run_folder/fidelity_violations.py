@@ -14,8 +14,8 @@ from laggard.network_emulation.dynamics import EventRecord
 from laggard.network_emulation.fidelity.monitor import (
     CHANGE_LATE_S,
     FidelityViolation,
-    describe_violation,
 )
+from laggard.network_emulation.fidelity.violation_text import describe_violation
 
 _MAX_LISTED = 12
 

@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from laggard.core.termination_signals import SECOND_AFTER_S, TERMINATION_SIGNALS
+from laggard.core.termination_signals import (
+    SECOND_AFTER_S,
+    TERMINATION_SIGNALS,
+    postpone_during_import,
+)
 
 
 @contextmanager
@@ -31,10 +35,11 @@ def interrupt_on_signals(on_second: Callable[[], object] | None = None) -> Itera
     own_pid = os.getpid()
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
-        del frame
         if os.getpid() != own_pid:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            return
+        if postpone_during_import(number, frame):
             return
         first_s = time.monotonic()
 
