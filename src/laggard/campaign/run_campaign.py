@@ -123,8 +123,8 @@ def _load_campaign(path: Path, options: CampaignOptions) -> CampaignFile:
     for name in options.given:
         if is_task and name in _RUN_OPTIONS:
             raise InputError(
-                f"{name} is for runs, and cells of `command: {campaign.command}` have no continuum —"
-                " leave it out"
+                f"{name} is for runs, and cells of `command: {campaign.command}` have no"
+                " continuum — leave it out"
             )
         if not is_task and name in _TASK_OPTIONS:
             raise InputError(
