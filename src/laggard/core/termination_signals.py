@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -40,9 +39,9 @@ def postpone_during_import(number: int, frame: FrameType | None) -> bool:
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+            # A timer of the kernel, since a sandbox needs a process without other threads.
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
             return True
         frame = frame.f_back
     return False
