@@ -6,7 +6,6 @@ speed is the number of samples per second then.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,10 +38,6 @@ class SpeedMeasure:
         """Return logarithms by seed and repeat; the larger one is the slower run."""
         sign = -1.0 if self.is_rate else 1.0
         return {key: sign * value for key, value in self.collect_logarithms(setup).items()}
-
-    def to_value(self, slowness: float) -> float:
-        """Return the value of the column from its slowness."""
-        return math.exp(-slowness if self.is_rate else slowness)
 
 
 MAKESPAN = SpeedMeasure("makespan_s", "makespan", "s", is_rate=False)

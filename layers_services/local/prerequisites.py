@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import struct
 import sys
 from pathlib import Path
 
 from laggard.core.errors import PrerequisiteError
+from laggard.core.termination_signals import TERMINATION_SIGNALS
 from laggard.layers_services.local import sandbox
 
 TUN = Path("/dev/net/tun")
@@ -27,6 +29,7 @@ def check_prerequisites(need_tun: bool) -> None:
     Raises:
         PrerequisiteError: something is missing; the error carries the command that grants it
         DeploymentError: the calling process has several threads
+        KeyboardInterrupt: a signal of the user ended the check
     """
     if not sys.platform.startswith("linux"):
         raise PrerequisiteError(
@@ -36,6 +39,9 @@ def check_prerequisites(need_tun: bool) -> None:
     if need_tun and not TUN.exists():
         raise no_tun(errno.ENOENT, TUN)
     status = sandbox.run_in_sandbox(lambda: _make_tun(TUN) if need_tun else 0)
+    if status - 128 in TERMINATION_SIGNALS:
+        # The sandbox received the user's signal; its status is no number of an error.
+        raise KeyboardInterrupt(signal.Signals(status - 128).name)
     if need_tun and status:
         raise no_tun(status, TUN)
     if status:

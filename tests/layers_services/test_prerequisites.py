@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import pytest
 
 from laggard.layers_services.local.diagnosis import KernelSettings, explain_refusal, read_settings
 from laggard.layers_services.local.prerequisites import TUN, no_tun
+from tests.command_line import needs_tun
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -81,3 +84,20 @@ def test_this_machine(runner: Runner) -> None:
 
 def test_an_ordinary_user_who_may_use_tun(nobody_with_tun: Runner) -> None:
     assert nobody_with_tun.run(CHECK, "tun").stdout == "fine\n"
+
+
+@needs_tun
+def test_an_interrupted_check_is_an_interrupt() -> None:
+    """A signal of the user reaches the sandbox, whose status 130 is also the number of an error."""
+    script = (
+        "from laggard.layers_services.local import prerequisites\n"
+        "def interrupted(_): raise KeyboardInterrupt\n"
+        "prerequisites._make_tun = interrupted\n"
+        "try:\n"
+        "    prerequisites.check_prerequisites(need_tun=True)\n"
+        "except KeyboardInterrupt as interrupt:\n"
+        "    print('interrupted by', interrupt)\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "interrupted by SIGINT\n", done.stderr
