@@ -12,6 +12,7 @@ up, the host is slower than its share says.
 
 from __future__ import annotations
 
+from laggard.core.limited_core import expected_efficiency
 from laggard.core.work_counter import WorkCounter, WorkDone
 
 WARM_UP_STEPS = 2
@@ -45,14 +46,6 @@ def compute_excess_slowdown(done: WorkDone, least: float) -> float:
     It is 1 or more; more than 1 if `least_efficiency` left the worker short.
     """
     return max(1.0, least * done.cpu_ns / done.full_speed_ns) if done.full_speed_ns else 1.0
-
-
-def expected_efficiency(share: float) -> float:
-    """Return the efficiency to assume for a share of a core before it has been measured.
-
-    `dilation.compute_load` plans with the same model.
-    """
-    return 1 / (2 - share)
 
 
 class Efficiency:

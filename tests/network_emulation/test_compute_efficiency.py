@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.core.limited_core import expected_efficiency
 from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.network_emulation.compute.efficiency import (
     WARM_UP_STEPS,
     Efficiency,
     compute_excess_slowdown,
-    expected_efficiency,
 )
 from laggard.network_emulation.compute.ledger import CATCH_UP_NS, Ledger
 from laggard.network_emulation.dilation import compute_load

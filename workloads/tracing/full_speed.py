@@ -115,6 +115,28 @@ def measure_steps(train: Split, indices: Indices, fewest: int, learn: Learn) -> 
     return Timed(few, best[few], many, best[many])
 
 
+def time_steps(
+    train: Split, indices: Indices, learn: Learn, warm_up: int, repeats: int, budget_s: float
+) -> tuple[float, ...]:
+    """Return the CPU seconds of repeated steps on one batch, without the fetching of its samples.
+
+    Args:
+        train: training samples.
+        indices: samples of the batch, shape [n].
+        learn: function that trains one step on a batch without changing the model.
+        warm_up: number of first steps that are not measured.
+        repeats: number of measured steps.
+        budget_s: seconds after which no further step is measured.
+    """
+    for _ in range(warm_up):
+        _time_step(train, indices, learn)
+    seconds: list[float] = []
+    until_s = time.monotonic() + budget_s
+    while len(seconds) < repeats and (not seconds or time.monotonic() < until_s):
+        seconds.append(_time_step(train, indices, learn) / 1e9)
+    return tuple(seconds)
+
+
 def _time_step(train: Split, indices: Indices, learn: Learn) -> int:
     """Return the CPU time of one step, without the fetching of its samples."""
     raw = train.fetch(indices)

@@ -86,9 +86,13 @@ def _format(value: Scalar) -> str:
 
 
 def name_cell(cell: Cell) -> str:
-    """Return a cell's scenario, variant, values and repeat as text."""
+    """Return a cell's scenario, variant, repeat, and values of axes with several as text."""
     named = [cell.setup.scenario.name, *([cell.setup.variant] if cell.setup.variant else [])]
-    values = [f"{key}={json.dumps(value)}" for key, value in cell.setup.varied.items()]
+    values = [
+        f"{key}={json.dumps(value)}"
+        for key, value in cell.setup.varied.items()
+        if key in cell.setup.telling
+    ]
     return " · ".join([*named, *values, f"repeat {cell.repeat}"])
 
 

@@ -31,12 +31,14 @@ class CellSetup:
         variant: name of the set of values from `variants`; empty if there are none.
         varied: values of the axes.
         fixed: values that the variant sets.
+        telling: axes that distinguish setups, because they have several values.
     """
 
     scenario: Path
     variant: str
     varied: Mapping[str, JsonValue]
     fixed: Mapping[str, JsonValue]
+    telling: frozenset[str] = frozenset()
 
     def overrides(self) -> tuple[str, ...]:
         """Return the `--set` arguments."""
@@ -163,9 +165,11 @@ def to_yaml(value: JsonValue) -> str:
 
 def _iterate_setups(campaign: CampaignFile) -> Iterator[CellSetup]:
     variants = campaign.variants or {"": {}}
+    telling = frozenset(key for key, values in campaign.vary.items() if len(values) > 1)
     for folder, (name, fixed) in itertools.product(campaign.folders, variants.items()):
         for values in itertools.product(*campaign.vary.values()):
-            yield CellSetup(folder, name, dict(zip(campaign.vary, values, strict=True)), fixed)
+            varied = dict(zip(campaign.vary, values, strict=True))
+            yield CellSetup(folder, name, varied, fixed, telling)
 
 
 def _is_wanted(setup: CellSetup, campaign: CampaignFile) -> bool:

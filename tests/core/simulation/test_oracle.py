@@ -12,14 +12,13 @@ import pytest
 import simpy
 
 from laggard.core.cost_model.links import NetworkHop
+from laggard.core.cost_model.message_handling import DEFAULT_HANDLING
 from laggard.core.rules.synchronization import PeriodicSynchronization
 from laggard.core.simulation.fleet import Fleet, WorkerClass, simulate_fleet
 from laggard.core.simulation.network import FRAMING_OVERHEAD, Bottleneck, SimulatedNetwork
 from laggard.core.simulation.recorded_durations import RecordedDurations
 from laggard.core.simulation.strategies.catalog import AlternativeStrategy
 from laggard.core.simulation.training import (
-    APPLYING_S_PER_MB,
-    PACKING_S_PER_MB,
     SimulationInput,
     TrainingWork,
 )
@@ -151,8 +150,8 @@ class Server:
         self.tasks.put(Task(priority, next(self.order), seconds, **what))
 
     def run(self) -> Process:
-        packing_s = PACKING_S_PER_MB * self.system.mb / self.system.share
-        applying_s = APPLYING_S_PER_MB * self.system.mb / self.system.share
+        packing_s = DEFAULT_HANDLING.packing_s_per_mb * self.system.mb / self.system.share
+        applying_s = DEFAULT_HANDLING.applying_s_per_mb * self.system.mb / self.system.share
         while True:
             task = yield self.tasks.get()
             yield self.env.timeout(task.seconds)
@@ -178,7 +177,7 @@ def serve(system: System, staleness: float) -> float:
     """Seconds until a server has as many gradients as the training needs."""
     env = simpy.Environment()
     server, uplink = Server(env, system, staleness), SharedUplink(env, system.uplink_mbps)
-    packing_s = PACKING_S_PER_MB * system.mb / system.share
+    packing_s = DEFAULT_HANDLING.packing_s_per_mb * system.mb / system.share
     megabits = system.mb * 8 * FRAMING_OVERHEAD
 
     def worker(rank: int) -> Process:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from laggard.analysis.replay.fitted_durations import fit_recorded_durations
 from laggard.analysis.tables.columns import FloatArray
 from laggard.core.cost_model.links import NetworkHop
+from laggard.core.cost_model.message_handling import DEFAULT_HANDLING
 from laggard.core.errors import InputError
 from laggard.core.simulation.network import (
     FRAMING_OVERHEAD,
@@ -24,8 +25,6 @@ from laggard.core.simulation.network import (
 from laggard.core.simulation.recorded_durations import RecordedDurations, create_constant_duration
 from laggard.core.simulation.strategies.catalog import STRATEGIES, AlternativeStrategy
 from laggard.core.simulation.training import (
-    APPLYING_S_PER_MB,
-    PACKING_S_PER_MB,
     SimulationInput,
     TrainingWork,
 )
@@ -283,9 +282,9 @@ def test_a_servers_messages_take_their_ways_and_its_time() -> None:
         rtt_ms=20.0,
         share=0.1,
     )
-    way_s = 1.0 + 0.01 + 2 * PACKING_S_PER_MB / 0.1
+    way_s = 1.0 + 0.01 + 2 * DEFAULT_HANDLING.packing_s_per_mb / 0.1
     assert seconds_of("parameter_server", made) == pytest.approx(
-        2.0 + 3 * way_s + APPLYING_S_PER_MB / 0.1
+        2.0 + 3 * way_s + DEFAULT_HANDLING.applying_s_per_mb / 0.1
     )
 
 

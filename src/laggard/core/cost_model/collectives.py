@@ -31,11 +31,11 @@ def compute_ring_average_s(
     Args:
         hops: links of the ring; each host sends to the next.
         message_bytes: size of the model on the wire.
-        handling_s: seconds that each host needs to send, or to receive, the whole model.
+        handling_s: seconds that each host needs to send, or to receive, an n-th of the model.
     """
     count = len(hops)
     slowest_s = max(
-        (handling_s[place] + handling_s[place - 1]) / count + hop.message_s(message_bytes / count)
+        handling_s[place] + handling_s[place - 1] + hop.message_s(message_bytes / count)
         for place, hop in enumerate(hops)
     )
     return 2 * (count - 1) * slowest_s

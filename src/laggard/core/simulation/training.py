@@ -6,20 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from laggard.core.cost_model.arrays import FloatArray
+from laggard.core.cost_model.message_handling import DEFAULT_HANDLING, MessageHandling
 from laggard.core.simulation.network import FRAMING_OVERHEAD, SimulatedNetwork
 from laggard.core.simulation.recorded_durations import RecordedDurations
 
 # Relative rounding error that sums of samples may have.
 _TOLERANCE = 1e-6
-
-PACKING_S_PER_MB = 0.9e-3
-"""CPU seconds at full speed per megabyte, at the sender and again at the receiver. A message is
-encrypted, written, read, and decrypted (ZeroMQ with CURVE). On the machine of docs/what_if.md the
-two sides took 0.94 and 0.76 ms per megabyte for 0.56 MB, and 0.87 and 0.88 ms for 5.4 MB."""
-
-APPLYING_S_PER_MB = 0.4e-3
-"""CPU seconds at full speed of a server's SGD step, per megabyte of the model. The same machine
-took 0.31 to 0.58 ms for one to eight gradients."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +68,7 @@ class SimulationInput:
             arrival, if the run had such all-reduces.
         exit_delay_s: seconds by which each rank finished the all-reduce after the median rank.
         pauses: seconds of the evaluations that all ranks waited for, by step.
+        handling: processor time of messages and updates.
     """
 
     work: TrainingWork
@@ -89,6 +82,7 @@ class SimulationInput:
     exchange: RecordedDurations | None = None
     exit_delay_s: tuple[float, ...] = ()
     pauses: Mapping[int, float] = field(default_factory=dict)
+    handling: MessageHandling = DEFAULT_HANDLING
 
     @property
     def world(self) -> int:
@@ -100,19 +94,23 @@ class SimulationInput:
         """Return the bytes that the model takes on the wire."""
         return self.message_bytes * FRAMING_OVERHEAD
 
-    def packing_s(self, rank: int) -> float:
-        """Return the seconds that a rank spends on sending or receiving a model."""
-        return PACKING_S_PER_MB * self.message_bytes * 1e-6 / self.shares_of_core[rank]
+    def packing_s(self, rank: int, parts: int = 1) -> float:
+        """Return the seconds that a rank spends on sending or receiving a part of the model."""
+        return self.handling.message_s(self._megabytes / parts, self.shares_of_core[rank])
 
     @property
     def server_packing_s(self) -> float:
         """Return the seconds that the server spends on sending or receiving a model."""
-        return PACKING_S_PER_MB * self.message_bytes * 1e-6 / self.server_share
+        return self.handling.message_s(self._megabytes, self.server_share)
 
     @property
     def applying_s(self) -> float:
         """Return the seconds that the server spends on applying an update."""
-        return APPLYING_S_PER_MB * self.message_bytes * 1e-6 / self.server_share
+        return self.handling.update_s(self._megabytes, self.server_share)
+
+    @property
+    def _megabytes(self) -> float:
+        return self.message_bytes * 1e-6
 
 
 @dataclass(frozen=True)

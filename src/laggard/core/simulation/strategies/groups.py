@@ -72,7 +72,7 @@ class PartialReduceSimulation(IndependentRanks):
         if len(members) < 2:
             return 0.0
         ring = sim_input.network.ring([sim_input.hosts[member] for member in members], at_s)
-        handling_s = [sim_input.packing_s(member) for member in members]
+        handling_s = [sim_input.packing_s(member, len(members)) for member in members]
         return compute_ring_average_s(ring, sim_input.wire_bytes, handling_s)
 
     def _get_latency_s(self, src: int, dst: int) -> float:

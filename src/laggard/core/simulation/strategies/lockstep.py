@@ -120,7 +120,9 @@ def _finish_ring(sim_input: SimulationInput, ranks: IntArray, arrival: FloatArra
     # Reversed, because `compute_ring_finish_s` expects each host to send to the next.
     names = [sim_input.hosts[int(rank)] for rank in ranks[::-1]]
     hops = [_cap_rate(hop) for hop in sim_input.network.ring(names, float(arrival.max()))]
-    finish: FloatArray = compute_ring_finish_s(arrival[::-1][None], hops, sim_input.wire_bytes)
+    part_s = sim_input.handling.ring_part_s
+    handling_s = part_s / np.array([sim_input.shares_of_core[int(rank)] for rank in ranks[::-1]])
+    finish = compute_ring_finish_s(arrival[::-1][None], hops, sim_input.wire_bytes, handling_s)
     return finish[0, ::-1]
 
 

@@ -1,0 +1,118 @@
+"""Commands that know before a run: `predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from laggard.cli.error_handling import handle_errors, keep_own_status
+from laggard.cli.options import json_option, runs_option, scenario_argument, set_option
+from laggard.core.text.terminal_output import print_text
+
+if TYPE_CHECKING:
+    from laggard.predict.revocable import RevocationOptions
+
+
+@click.command("predict")
+@scenario_argument
+@click.option(
+    "--workers",
+    metavar="[TIER=]NUMBERS",
+    help="Predict for several numbers of hosts of a tier, such as edge=1..64 or edge=4,8,16.",
+)
+@click.option(
+    "--samples-per-worker",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Let the batch grow with the workers (weak scaling); by default the batch stays.",
+)
+@click.option(
+    "--from",
+    "recorded",
+    multiple=True,
+    metavar="RUN",
+    help=(
+        "Take step times from this run, again and again for several; by default a few steps are"
+        " measured on this machine."
+    ),
+)
+@click.option(
+    "--lifetimes",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Predict the end on machines that may be revoked, from a CSV of lives: hours, censored.",
+)
+@click.option(
+    "--restart",
+    "restart",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Time from a revocation until training goes on, with --lifetimes.",
+)
+@click.option(
+    "--checkpoint-time",
+    default="1s",
+    show_default=True,
+    metavar="TIME",
+    help="Time that a checkpoint takes, with --lifetimes.",
+)
+@set_option
+@runs_option
+@json_option
+@keep_own_status
+@handle_errors
+def print_prediction(
+    scenario: Path,
+    workers: str | None,
+    samples_per_worker: int | None,
+    recorded: tuple[str, ...],
+    lifetimes: Path | None,
+    restart: str,
+    checkpoint_time: str,
+    overrides: tuple[str, ...],
+    runs: Path,
+    as_json: bool,
+) -> None:
+    """Predict step time, speed, cost and the limit of a scenario, without running it.
+
+    A few steps of the model are measured on one core of this machine. The training is then
+    simulated on the hosts and links of the scenario, by the rule of its strategy.
+    """
+    from laggard.predict.forecast_output import build_prediction_document, format_prediction
+    from laggard.predict.predict_scenario import PredictionOptions, predict_scenario
+    from laggard.run_folder.recovery import find_collected_run
+
+    folders = tuple(find_collected_run(each, runs) for each in recorded)
+    revocations = _read_revocations(lifetimes, restart, checkpoint_time)
+    prediction = predict_scenario(
+        scenario, overrides, PredictionOptions(workers, samples_per_worker, folders, revocations)
+    )
+    print_text(
+        json.dumps(build_prediction_document(prediction), indent=2)
+        if as_json
+        else format_prediction(prediction)
+    )
+
+
+def _read_revocations(
+    lifetimes: Path | None, restart: str, checkpoint_time: str
+) -> RevocationOptions | None:
+    from laggard.core.units import parse_duration_s
+    from laggard.predict.lifetimes_file import read_lifetimes
+    from laggard.predict.revocable import RevocationOptions
+
+    seconds = {}
+    for option, text in (("--restart", restart), ("--checkpoint-time", checkpoint_time)):
+        try:
+            seconds[option] = parse_duration_s(text)
+        except ValueError as error:
+            raise click.UsageError(f"{option} {text}: {error}") from error
+    if lifetimes is None:
+        return None
+    return RevocationOptions(
+        read_lifetimes(lifetimes), seconds["--checkpoint-time"], seconds["--restart"]
+    )

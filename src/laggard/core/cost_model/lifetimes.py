@@ -1,0 +1,126 @@
+"""Lives of revocable machines: survival and rate of revocation, from observed lives.
+
+A life that was observed only in part, because the machine still ran when it was given back, is
+censored. The estimate is that of Kaplan and Meier (J. Am. Stat. Assoc. 53, 1958). After the longest
+observed life nothing is known. If machines survive until then, their rate of revocation stays at
+its mean: revocations per observed time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from laggard.core.cost_model.arrays import FloatArray
+from laggard.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Life:
+    """Observed life of a machine.
+
+    Attributes:
+        seconds: time from its start to its revocation, or to the end of the observation.
+        censored: whether the machine was not revoked.
+    """
+
+    seconds: float
+    censored: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise InputError(
+                f"a life of {self.seconds} s is impossible — give a positive and finite time"
+            )
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Distribution of the lives of machines.
+
+    Attributes:
+        lives: observed lives, of which at least one ended by a revocation.
+
+    Raises:
+        InputError: no observed life ended by a revocation.
+
+    Examples:
+        >>> hours = Lifetimes((Life(3600.0), Life(7200.0), Life(7200.0, censored=True)))
+        >>> round(float(hours.survival(3600.0)), 3), hours.mean_rate_per_s == 2 / 18000
+        (0.667, True)
+    """
+
+    lives: tuple[Life, ...]
+
+    def __post_init__(self) -> None:
+        if all(each.censored for each in self.lives):
+            raise InputError(
+                f"none of {len(self.lives)} lives ended by a revocation, so nothing is known about"
+                " revocations — give lives that did, or predict without lifetimes"
+            )
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Return the number of revocations per second of observed life."""
+        ended = sum(not each.censored for each in self.lives)
+        return ended / math.fsum(each.seconds for each in self.lives)
+
+    @cached_property
+    def _steps(self) -> tuple[FloatArray, FloatArray]:
+        """Return the ages at which machines were revoked, ascending, and the survival after each."""
+        ages = np.array([each.seconds for each in self.lives])
+        ended = np.array([not each.censored for each in self.lives])
+        times = np.unique(ages[ended])
+        at_risk = np.array([(ages >= time).sum() for time in times])
+        revoked = np.array([((ages == time) & ended).sum() for time in times])
+        return times, np.cumprod(1.0 - revoked / at_risk)
+
+    def survival(self, age_s: FloatArray | float) -> FloatArray:
+        """Return the probability that a machine lives longer than an age, in the shape of it."""
+        times, after = self._steps
+        ages = np.asarray(age_s, dtype=np.float64)
+        place = np.searchsorted(times, ages, side="right")
+        known = np.where(place > 0, after[np.maximum(place - 1, 0)], 1.0)
+        beyond_s = np.maximum(ages - self._longest_s, 0.0)
+        survival: FloatArray = known * np.exp(-self.mean_rate_per_s * beyond_s)
+        return survival
+
+    @property
+    def _longest_s(self) -> float:
+        return max(each.seconds for each in self.lives)
+
+    def draw(self, rng: np.random.Generator, shape: Sequence[int]) -> FloatArray:
+        """Draw lives in seconds."""
+        times, after = self._steps
+        drawn = rng.random(tuple(shape))
+        # The life ends at the first age at which the survival is at most the drawn number.
+        place = np.searchsorted(-after, -drawn, side="left")
+        tail_s = self._longest_s + rng.exponential(1 / self.mean_rate_per_s, drawn.shape)
+        inside = place < len(times)
+        lives: FloatArray = np.where(inside, times[np.minimum(place, len(times) - 1)], tail_s)
+        return lives
+
+
+def compute_revocation_rate(lifetimes: Lifetimes, step_s: float, count: int) -> FloatArray:
+    """Return the revocations per second of one machine that is replaced at once, [count].
+
+    It is the density of the renewal process: a replacement begins a new life (D. R. Cox, "Renewal
+    Theory", 1962).
+
+    Args:
+        lifetimes: lives of machines.
+        step_s: seconds between two values.
+        count: number of values; the first is that of the first `step_s` seconds.
+    """
+    edges_s: FloatArray = np.arange(count + 1, dtype=np.float64) * step_s
+    ending = -np.diff(lifetimes.survival(edges_s))
+    renewals = np.zeros(count)
+    for place in range(count):
+        # Revocations now: first lives that end, and lives that began with an earlier revocation.
+        earlier = renewals[:place]
+        renewals[place] = ending[place] + float(earlier @ ending[place - 1 :: -1][: len(earlier)])
+    return renewals / step_s

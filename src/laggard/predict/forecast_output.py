@@ -1,0 +1,140 @@
+"""Forecasts as text and as a document for machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from laggard.core.cost_model.revocation import ExpectedFinish
+from laggard.core.text.text_columns import align_columns
+from laggard.core.text.text_format import format_percent
+from laggard.predict.forecast import Forecast, Limit, find_forecast_knee
+from laggard.predict.predict_scenario import Prediction
+from laggard.predict.revocable import RevocationForecast, format_revocations
+from laggard.scenario.load import Scenario
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+
+def format_prediction(prediction: Prediction) -> str:
+    """Format the forecasts of a scenario with one or several numbers of workers."""
+    lines = _format_lines(prediction.scenario, prediction.forecasts)
+    return "\n".join([*lines, *map(format_revocations, prediction.revocations)])
+
+
+def _format_lines(scenario: Scenario, forecasts: Sequence[Forecast]) -> Iterator[str]:
+    workload = scenario.workload
+    yield (
+        f"{scenario.name}: {workload.model} on {workload.dataset.name},"
+        f" {workload.strategy.describe()}"
+    )
+    steps = workload.stop.steps
+    priced = any(each.cost_per_hour for each in forecasts)
+    header = ["workers", "samples", "step", "samples/s", "per worker"]
+    header += [f"{steps} steps"] * (steps is not None) + ["per hour"] * priced + ["limited by"]
+    rows = [header]
+    for each in forecasts:
+        row = [
+            str(each.workers),
+            str(each.samples),
+            _format_interval(each),
+            f"{each.samples_per_s:.4g}",
+            f"{each.samples_per_s / each.workers:.3g}",
+        ]
+        if steps is not None:
+            row.append(f"{each.makespan_s(steps).usual_s:.4g} s")
+        if priced:
+            row.append(f"{each.cost_per_hour:.2f}")
+        rows.append([*row, _format_limit(each)])
+    yield from align_columns(rows)
+    if len(forecasts) > 1:
+        yield _format_knee(forecasts)
+    yield from (f"note: {each}" for each in list_notes(scenario, forecasts))
+
+
+def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, ...]:
+    """Return sentences about what the forecasts do not know."""
+    notes = dict.fromkeys(note for each in forecasts for note in each.notes)
+    quantities = {name for change in scenario.changes for name, _ in change.values}
+    unknown = sorted(quantities - {"cpu", "rate_mbps"})
+    if unknown:
+        notes[f"timed changes of {', '.join(unknown)} are not predicted"] = None
+    if any(each.loss_percent for each in scenario.links.pairs.values()):
+        notes["lost packets are not predicted, so links with loss are slower than this"] = None
+    if scenario.workload.churn:
+        notes["workers that leave or join are not predicted: all are present here"] = None
+    return tuple(notes)
+
+
+def build_prediction_document(prediction: Prediction) -> dict[str, JsonValue]:
+    """Return the forecasts as a document."""
+    scenario, forecasts = prediction.scenario, prediction.forecasts
+    steps = scenario.workload.stop.steps
+    return {
+        "scenario": scenario.name,
+        "strategy": scenario.workload.strategy.describe(),
+        "forecasts": [
+            {
+                "workers": each.workers,
+                "samples_per_worker": each.samples,
+                "batch_size": each.batch_size,
+                "step_s": each.step_s.usual_s,
+                "step_s_low": each.step_s.low_s,
+                "step_s_high": each.step_s.high_s if math.isfinite(each.step_s.high_s) else None,
+                "samples_per_s": each.samples_per_s,
+                "makespan_s": None if steps is None else each.makespan_s(steps).usual_s,
+                "cost_per_hour": each.cost_per_hour,
+                "limited_by": each.limit.name.lower(),
+                "gains": {burden.name.lower(): gain for burden, gain in each.gains.items()},
+                "slowest": each.slowest,
+            }
+            for each in forecasts
+        ],
+        "knee_workers": find_forecast_knee(forecasts),
+        "revocations": [
+            {
+                "workers": each.workers,
+                "checkpoint_every": each.best_steps,
+                "best": _finish_document(each, each.best),
+                "planned": None if each.planned is None else _finish_document(each, each.planned),
+            }
+            for each in prediction.revocations
+        ],
+        "notes": list(list_notes(scenario, forecasts)),
+    }
+
+
+def _finish_document(forecast: RevocationForecast, finish: ExpectedFinish) -> dict[str, JsonValue]:
+    ends = math.isfinite(finish.finish_s)
+    return {
+        "finish_s": finish.finish_s if ends else None,
+        "revocations": finish.revocations if ends else None,
+        "cost": forecast.cost(finish) if ends else None,
+    }
+
+
+def _format_interval(forecast: Forecast) -> str:
+    step_s = forecast.step_s
+    high = f"{step_s.high_s:.3g}" if math.isfinite(step_s.high_s) else "unknown"
+    return f"{step_s.usual_s:.3g} s ({step_s.low_s:.3g} to {high})"
+
+
+def _format_limit(forecast: Forecast) -> str:
+    if forecast.limit is Limit.COMPUTE:
+        return str(forecast.limit)
+    name = f" ({forecast.slowest})" if forecast.limit is Limit.SLOW_WORKERS else ""
+    return f"{forecast.limit}{name}: {format_percent(forecast.gains[forecast.limit])} of the time"
+
+
+def _format_knee(forecasts: Sequence[Forecast]) -> str:
+    knee = find_forecast_knee(forecasts)
+    most = max(forecasts, key=lambda each: each.samples_per_s)
+    if knee is None:
+        return f"the speed still grows at {forecasts[-1].workers} workers"
+    beyond = next((each for each in forecasts if each.workers >= knee), most)
+    return (
+        f"beyond about {knee:.1f} workers more of them help little: {beyond.limit} set the limit;"
+        f" the greatest speed is {most.samples_per_s:.4g} samples/s, at {most.workers} workers"
+    )
