@@ -12,7 +12,7 @@ up, the host is slower than its share says.
 
 from __future__ import annotations
 
-from laggard.core.limited_core import expected_efficiency
+from laggard.core.cost_model.limited_core import expected_efficiency
 from laggard.core.work_counter import WorkCounter, WorkDone
 
 WARM_UP_STEPS = 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.core.limited_core import expected_efficiency
+from laggard.core.cost_model.limited_core import expected_efficiency
 from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.network_emulation.compute.efficiency import (
     WARM_UP_STEPS,

@@ -23,7 +23,7 @@ from laggard.core.simulation.strategies.catalog import (
     describe_strategy,
 )
 from laggard.core.simulation.training import SimulationInput
-from laggard.predict.host_steps import StepSource
+from laggard.predict.host_steps import StepForecaster
 from laggard.predict.planned_training import plan_training
 from laggard.scenario.load import Scenario
 from laggard.workloads.specification.training import Stop
@@ -87,7 +87,7 @@ class Forecast:
         return self.step_s.scaled(steps)
 
 
-def forecast_scenario(scenario: Scenario, source: StepSource) -> Forecast:
+def forecast_scenario(scenario: Scenario, source: StepForecaster) -> Forecast:
     """Forecast the training of a scenario.
 
     Args:
@@ -111,7 +111,7 @@ def forecast_scenario(scenario: Scenario, source: StepSource) -> Forecast:
         steps = count_steps(scenario.workload.stop, simulate(plan(usual, steps)))
     base = plan(usual, steps)
     usual_s = simulate(base)
-    # A bound of every step gives a bound of the training, since no rule is faster with slower steps.
+    # A bound of every step gives a bound of the training: no rule is faster with slower steps.
     low_s, high_s = (
         simulate(plan([getattr(each, end) for each in steps_s.seconds], steps))
         for end in ("low_s", "high_s")

@@ -37,7 +37,7 @@ class HostSteps:
     notes: tuple[str, ...] = ()
 
 
-class StepSource(Protocol):
+class StepForecaster(Protocol):
     """Source of the seconds of steps.
 
     Attributes:

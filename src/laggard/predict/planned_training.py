@@ -94,7 +94,7 @@ def plan_training(
 
 
 def divide_shares(scenario: Scenario) -> Mapping[str, float]:
-    """Return the share of a core of each worker, by host: the workers of a host divide its share."""
+    """Return the share of a core of each worker, by host, whose workers divide its share."""
     workers: dict[str, int] = {}
     for rank in scenario.ranks:
         workers[rank.name] = workers.get(rank.name, 0) + 1

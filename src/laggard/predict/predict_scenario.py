@@ -37,7 +37,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """What a prediction starts from.
+    """Options of a prediction.
 
     Attributes:
         workers: numbers of hosts of a tier (see `parse_worker_numbers`); those of the scenario if

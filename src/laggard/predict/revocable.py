@@ -19,7 +19,7 @@ from laggard.scenario.load import Scenario
 
 @dataclass(frozen=True)
 class RevocationOptions:
-    """What is known about revocations.
+    """Facts about revocations.
 
     Attributes:
         lifetimes: lives of the machines.

@@ -71,7 +71,7 @@ class Lifetimes:
 
     @cached_property
     def _steps(self) -> tuple[FloatArray, FloatArray]:
-        """Return the ages at which machines were revoked, ascending, and the survival after each."""
+        """Return the ages at revocations, ascending, and the survival after each."""
         ages = np.array([each.seconds for each in self.lives])
         ended = np.array([not each.censored for each in self.lives])
         times = np.unique(ages[ended])

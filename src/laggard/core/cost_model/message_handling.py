@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from laggard.core.limited_core import expected_efficiency
+from laggard.core.cost_model.limited_core import expected_efficiency
 
 
 @dataclass(frozen=True)
