@@ -1,4 +1,4 @@
-"""Commands that know before a run: `predict`."""
+"""Commands that know before a run: `predict`, `simulate`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from laggard.predict.revocable import RevocationOptions
 
 
+_recorded_option = click.option(
+    "--from",
+    "recorded",
+    multiple=True,
+    metavar="RUN",
+    help=(
+        "Take step times from this run, again and again for several; by default a few steps are"
+        " measured on this machine."
+    ),
+)
+
+
 @click.command("predict")
 @scenario_argument
 @click.option(
@@ -29,16 +41,7 @@ if TYPE_CHECKING:
     metavar="NUMBER",
     help="Let the batch grow with the workers (weak scaling); by default the batch stays.",
 )
-@click.option(
-    "--from",
-    "recorded",
-    multiple=True,
-    metavar="RUN",
-    help=(
-        "Take step times from this run, again and again for several; by default a few steps are"
-        " measured on this machine."
-    ),
-)
+@_recorded_option
 @click.option(
     "--lifetimes",
     type=click.Path(path_type=Path),
@@ -115,4 +118,67 @@ def _read_revocations(
         return None
     return RevocationOptions(
         read_lifetimes(lifetimes), seconds["--checkpoint-time"], seconds["--restart"]
+    )
+
+
+@click.command("simulate")
+@scenario_argument
+@click.option(
+    "--scale",
+    "scales",
+    multiple=True,
+    required=True,
+    metavar="TIER=NUMBERS",
+    help="Number of workers of a tier, such as edge=1000000, or several: edge=1000,1000000.",
+)
+@click.option(
+    "--steps", type=int, default=100, show_default=True, help="Number of steps to simulate."
+)
+@click.option(
+    "--spread",
+    type=float,
+    help=(
+        "Standard deviation of the logarithm of a step's duration, such as 0.3; by default that of"
+        " the measured steps."
+    ),
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed.")
+@_recorded_option
+@set_option
+@runs_option
+@json_option
+@keep_own_status
+@handle_errors
+def print_simulation(
+    scenario: Path,
+    scales: tuple[str, ...],
+    steps: int,
+    spread: float | None,
+    seed: int,
+    recorded: tuple[str, ...],
+    overrides: tuple[str, ...],
+    runs: Path,
+    as_json: bool,
+) -> None:
+    """Simulate a scenario with up to millions of workers, without running it.
+
+    Every worker keeps its samples of a step, its share of a core and its links. The server and the
+    links that all share stay as they are.
+    """
+    from laggard.predict.simulate_scenario import (
+        SimulationOptions,
+        parse_scales,
+        simulate_scenario,
+    )
+    from laggard.predict.simulation_output import build_simulation_document, format_simulation
+    from laggard.run_folder.recovery import find_collected_run
+
+    options = SimulationOptions(
+        steps, spread, seed, tuple(find_collected_run(each, runs) for each in recorded)
+    )
+    simulated = simulate_scenario(scenario, overrides, parse_scales(scales), options)
+    print_text(
+        json.dumps(build_simulation_document(simulated), indent=2)
+        if as_json
+        else format_simulation(simulated)
     )

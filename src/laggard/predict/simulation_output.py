@@ -1,0 +1,71 @@
+"""Simulated sizes of a scenario as text and as a document for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from laggard.core.text.text_columns import align_columns
+from laggard.core.text.text_format import format_percent
+from laggard.predict.forecast_output import list_notes
+from laggard.predict.simulate_scenario import SimulatedScale, SimulatedScenario
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+
+def format_simulation(simulated: SimulatedScenario) -> str:
+    """Format the simulated sizes of a scenario as a table."""
+    scenario, workload = simulated.scenario, simulated.scenario.workload
+    rows = [["workers", "step", "samples/s", "efficiency", "computing"]]
+    for each in simulated.scales:
+        error = f" ± {format_percent(each.relative_error)}" if each.relative_error else ""
+        rows.append(
+            [
+                f"{each.workers:,}",
+                f"{each.step_s:.4g} s{error}",
+                f"{each.samples_per_s:.4g}",
+                format_percent(each.efficiency),
+                _format_shares(each),
+            ]
+        )
+    notes = [f"note: {note}" for note in list_notes(scenario, ())]
+    title = (
+        f"{scenario.name}: {workload.model} on {workload.dataset.name},"
+        f" {workload.strategy.describe()}; {simulated.samples} samples of each worker in a step,"
+        f" whose durations differ by {format_percent(simulated.spread)}"
+    )
+    return "\n".join([title, *align_columns(rows), *notes])
+
+
+def _format_shares(scale: SimulatedScale) -> str:
+    """Format the parts of the time in which the classes compute, the most and the least."""
+    shares = scale.computed_share
+    most, least = (
+        max(shares, key=lambda each: shares[each]),
+        min(shares, key=lambda each: shares[each]),
+    )
+    text = f"{most} {format_percent(shares[most])}"
+    return text if most == least else f"{text}, {least} {format_percent(shares[least])}"
+
+
+def build_simulation_document(simulated: SimulatedScenario) -> dict[str, JsonValue]:
+    """Return the simulated sizes as a document."""
+    return {
+        "scenario": simulated.scenario.name,
+        "strategy": simulated.scenario.workload.strategy.describe(),
+        "samples_per_worker": simulated.samples,
+        "spread": simulated.spread,
+        "scales": [
+            {
+                "workers": each.workers,
+                "counts": dict(each.counts),
+                "step_s": each.step_s,
+                "samples_per_s": each.samples_per_s,
+                "efficiency": each.efficiency,
+                "computed_share": dict(each.computed_share),
+                "relative_error": each.relative_error,
+            }
+            for each in simulated.scales
+        ],
+        "notes": list(list_notes(simulated.scenario, ())),
+    }
