@@ -60,11 +60,11 @@ def list_runs(campaign: Path) -> dict[str, list[Path]]:
 
 
 def measure_step_s(folder: Path) -> float:
-    """Return the mean seconds between the starts of two steps of rank 0; NaN for fewer than 5."""
+    """Return the mean seconds between the starts of two steps of rank 0; NaN for fewer than 12."""
     table = pq.read_table(folder / "steps.parquet", columns=["rank", "start_ns"])
     ranks, starts = (table[name].to_numpy() for name in ("rank", "start_ns"))
     own = np.sort(starts[ranks == 0])
-    return float("nan") if len(own) < 5 else (own[-1] - own[0]) / (len(own) - 1) / 1e9
+    return float("nan") if len(own) < 12 else (own[-1] - own[0]) / (len(own) - 1) / 1e9
 
 
 def compare(runs: Mapping[str, Sequence[Path]]) -> Iterator[Compared]:

@@ -65,16 +65,16 @@ def compare_campaign(
         2.0
     """
     table = load_results(path)
-    groups = group_setups(table, per, baseline)
-    setups = [setup for group in groups for setup in group.setups]
+    grouped = group_setups(table, per, baseline)
+    setups = [setup for group in grouped.groups for setup in group.setups]
     measure = choose_measure(table.rows)
     return CampaignComparison(
         str(table.path),
         measure,
-        tuple(compare_group(group, measure) for group in groups),
+        tuple(compare_group(group, measure) for group in grouped.groups),
         estimate_axis_effects(setups, table.axes, measure),
         find_crossings(setups, table.axes, measure),
-        (*table.left_out, *describe_time_limits(table.rows)),
+        (*table.left_out, *grouped.left_out, *describe_time_limits(table.rows)),
     )
 
 

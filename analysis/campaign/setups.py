@@ -51,22 +51,36 @@ class SetupGroup:
     setups: tuple[CampaignSetup, ...]
 
 
+@dataclass(frozen=True)
+class GroupedSetups:
+    """All setups of a table.
+
+    Attributes:
+        groups: the groups that are compared.
+        left_out: a sentence for each group without the baseline.
+    """
+
+    groups: tuple[SetupGroup, ...]
+    left_out: tuple[str, ...] = ()
+
+
 def group_setups(
     table: ResultTable, per: Sequence[str] = (), baseline: Mapping[str, str] | None = None
-) -> tuple[SetupGroup, ...]:
+) -> GroupedSetups:
     """Group the rows of a table into setups, and the setups into groups.
 
     Args:
         table: table of results.
         per: axes whose values a group shares. By default this is the scenario, or none if no
             scenario has two setups.
-        baseline: values of axes; the first setup of a group that has them becomes its first.
+        baseline: values of axes; the first setup of a group that has them becomes its first. A
+            group without such a setup, because none of its runs counts, is left out.
 
     Returns:
         The groups and their setups in the order of the axes' values (`rank_values`).
 
     Raises:
-        InputError: an axis or a value is not in the table.
+        InputError: an axis is not in the table, or no group has the baseline.
     """
     for axis in (*per, *(baseline or ())):
         _require_axis(table, axis)
@@ -85,13 +99,13 @@ def group_setups(
     ):
         groups.setdefault(tuple(rows[0].values[axis] for axis in per), []).append(rows)
     inner = [axis for axis in list_varied_axes(table.rows, table.axes) if axis not in per]
-    return tuple(
-        SetupGroup(
-            format_values(dict(zip(per, shared, strict=True))),
-            _move_first([_make_setup(rows, inner) for rows in group], baseline or {}, table),
-        )
+    named = {
+        format_values(dict(zip(per, shared, strict=True))): [
+            _make_setup(rows, inner) for rows in group
+        ]
         for shared, group in groups.items()
-    )
+    }
+    return _put_baseline_first(named, baseline or {}, table)
 
 
 def list_varied_axes(rows: Sequence[ResultRow], axes: Sequence[str]) -> tuple[str, ...]:
@@ -126,18 +140,38 @@ def _make_setup(rows: Sequence[ResultRow], inner: Sequence[str]) -> CampaignSetu
     return CampaignSetup(name, values, tuple(rows))
 
 
-def _move_first(
-    setups: Sequence[CampaignSetup], baseline: Mapping[str, str], table: ResultTable
-) -> tuple[CampaignSetup, ...]:
-    for number, setup in enumerate(setups):
-        if all(_is_value(setup.values[axis], value) for axis, value in baseline.items()):
-            return (setup, *setups[:number], *setups[number + 1 :])
-    known = {axis: sorted({setup.values[axis] for setup in setups}) for axis in baseline}
+def _put_baseline_first(
+    named: Mapping[str, Sequence[CampaignSetup]], baseline: Mapping[str, str], table: ResultTable
+) -> GroupedSetups:
+    groups, left_out = [], []
+    for name, setups in named.items():
+        first = _find_baseline(setups, baseline)
+        if first is None:
+            left_out.append(
+                f"{name}: left out, because no run with {format_values(baseline)} counts"
+            )
+            continue
+        others = (setup for number, setup in enumerate(setups) if number != first)
+        groups.append(SetupGroup(name, (setups[first], *others)))
+    if groups:
+        return GroupedSetups(tuple(groups), tuple(left_out))
+    known = {
+        axis: sorted({setup.values[axis] for setups in named.values() for setup in setups})
+        for axis in baseline
+    }
     told = "; ".join(f"{axis}: {', '.join(values)}" for axis, values in known.items())
     raise InputError(
-        f"{format_values(baseline)}: no setup of {table.path} has these values in every group —"
-        f" give some of {told}"
+        f"{format_values(baseline)}: no setup of {table.path} has these values — give some of"
+        f" {told}"
     )
+
+
+def _find_baseline(setups: Sequence[CampaignSetup], baseline: Mapping[str, str]) -> int | None:
+    """Return the number of the first setup that has the values of the baseline."""
+    for number, setup in enumerate(setups):
+        if all(_is_value(setup.values[axis], value) for axis, value in baseline.items()):
+            return number
+    return None
 
 
 def _is_value(text: str, wanted: str) -> bool:

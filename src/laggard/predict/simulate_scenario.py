@@ -143,6 +143,13 @@ def simulate_scenario(
     Raises:
         InputError: the scenario trains nothing, or cannot be simulated.
         ScenarioError: the scenario is wrong.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> folder = Path("experiments/million_edge_devices")
+        >>> simulated = simulate_scenario(folder, [], [{"edge": 10_000}], SimulationOptions(steps=2))
+        >>> [each.workers for each in simulated.scales]
+        [8, 10000]
     """
     scenario = load_scenario(folder, overrides)
     if not scenario.trains:

@@ -22,8 +22,8 @@ class MessageHandling:
         fixed_s: further seconds of every message, at the sender and again at the receiver.
         ring_part_s: seconds of every part of a ring all-reduce at a host, which sends one part and
             receives another.
-        cold_caches: whether hosts with a share of a core handle megabytes with cold caches. A
-            share is a speed for the steps of workers only.
+        cold_caches: whether hosts with a share of a core handle messages with cold caches. A share
+            is a speed for the steps of workers only. Parts of a ring are measured with cold ones.
 
     Examples:
         >>> MessageHandling(packing_s_per_mb=1e-3).message_s(megabytes=10.0, share=0.1)
@@ -38,14 +38,14 @@ class MessageHandling:
 
     def message_s(self, megabytes: float, share: float) -> float:
         """Return the seconds of one side of a message, on a share of a core."""
-        return self.fixed_s / share + self.packing_s_per_mb * megabytes / self._speed(share)
+        return (self.fixed_s + self.packing_s_per_mb * megabytes) / self._speed(share)
 
     def update_s(self, megabytes: float, share: float) -> float:
         """Return the seconds of a server's update, on a share of a core."""
         return self.applying_s_per_mb * megabytes / self._speed(share)
 
     def _speed(self, share: float) -> float:
-        """Return the speed of work with much data, relative to a whole core."""
+        """Return the speed of this work, relative to a whole core."""
         return share * expected_efficiency(min(share, 1.0)) if self.cold_caches else share
 
 

@@ -5,5 +5,5 @@ compute a training. Ranks in lockstep are a recursion over barriers (`maxplus.py
 million workers). Steps with fixed dependencies are computed for many what-ifs at once
 (`step_graph.py`; `group_steps.py` if groups form anew). Everything else is played event by event
 (`event_training.py`), with messages that share links (`message_flows.py`) and jobs that share
-processors (`processor.py`).
+processors (`processor.py`). `crowd/` has the same rules as arrays, for millions of workers.
 """
