@@ -1,6 +1,6 @@
 """Campaign of 200 `evaluate` cells: two worker processes against one, and one process killed.
 
-    python benchmarks/campaign_tasks.py [CELLS]
+    python benchmarks/campaign_tasks.py [CELLS [ROUNDS]]
 
 It prints the real seconds of each campaign from its start to its table, and those of the cells
 without the start of the processes. Numbers of processes take turns.
@@ -26,7 +26,7 @@ from laggard.campaign.run_campaign import CampaignOptions, run_campaign
 from laggard.campaign.tasks.pools import LocalPool
 
 CELLS = 200
-ROUNDS = 3
+ROUNDS = 1
 
 
 @dataclass
@@ -87,11 +87,14 @@ def run(cells: int, processes: int, *, kill: bool = False) -> tuple[float, float
 
 def main() -> None:
     """Print the table."""
-    cells = int(sys.argv[1]) if len(sys.argv) > 1 else CELLS
+    cells, rounds = (
+        int(sys.argv[place]) if len(sys.argv) > place else usual
+        for place, usual in ((1, CELLS), (2, ROUNDS))
+    )
     print(f"{cells} cells, load {os.getloadavg()[0]:.1f} before\n")
     print("| processes | campaign | cells alone | lost | repeated |\n|---|---|---|---|---|")
     took: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for processes, series in took.items():
             took_s, between_s, lost, repeated = run(cells, processes)
             series.append((took_s, between_s))
@@ -103,7 +106,7 @@ def main() -> None:
     print(f"| 2, one killed | {took_s:.1f} s | {between_s:.1f} s | {lost} | {repeated} |\n")
     for place, name in enumerate(("campaign", "cells alone")):
         one, two = (statistics.median(each[place] for each in series) for series in took.values())
-        print(f"speed-up of the {name} with two processes (medians of {ROUNDS}): {one / two:.2f}")
+        print(f"speed-up of the {name} with two processes (medians of {rounds}): {one / two:.2f}")
 
 
 if __name__ == "__main__":

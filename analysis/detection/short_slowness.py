@@ -26,6 +26,10 @@ MIN_REPEATED = 3
 MAX_RARE_SHARE = 0.1
 EXCEPTIONAL_RATIO = 3.0
 """Ratio of a rank's slow steps to those of the other ranks from which they are not noise."""
+_LASTING_STEPS = 2
+_LASTING_LEVEL = math.log(3.0)
+"""Least number of consecutive steps, each at least three times as long as usual, that are no noise even if
+other ranks have as many: noise is a moment, and a slow time lasts."""
 _MIN_SIGMA = 0.02
 
 
@@ -55,8 +59,9 @@ def find_slow_steps(
     """Return the slow steps of every rank that take long enough to matter.
 
     Consecutive slow steps matter if they exceed the usual duration by `least_s` together, and what
-    other ranks have of the kind threefold: moments that all ranks have are noise. The remaining
-    slow steps of a rank are judged together in the same way.
+    other ranks have of the kind threefold: moments that all ranks have are noise. Two steps in a
+    row that take three times as long are no moment. The remaining slow steps of a rank are judged
+    together in the same way.
 
     Args:
         logs: log ratio to the usual duration, [N, W].
@@ -81,7 +86,11 @@ def find_slow_steps(
     )
     found = []
     for rank, each in enumerate(ranks):
-        groups = [run for run in each.runs if each.is_long(run, least_s, largest[rank])]
+        groups = [
+            run
+            for run in each.runs
+            if each.is_long(run, least_s, 0.0 if each.is_lasting(run) else largest[rank])
+        ]
         if repeated:
             groups = _merge_repeated(groups, relative[:, rank])
             chosen = [step for group in groups for step in group.tolist()]
@@ -127,6 +136,12 @@ class _RankSteps:
     def is_long(self, steps: IntArray, least_s: float, least: float) -> bool:
         """Return whether slow steps exceed the usual duration by so many seconds and steps."""
         return self._sum(self.excess_s, steps) >= least_s and self._sum(self.lost, steps) >= least
+
+    def is_lasting(self, run: IntArray) -> bool:
+        """Return whether consecutive steps are slow for longer than a moment."""
+        # `lost` is the ratio to the usual duration, less one.
+        lost = self.lost[np.searchsorted(self.steps, run)]
+        return int((lost >= math.expm1(_LASTING_LEVEL)).sum()) >= _LASTING_STEPS
 
     def _sum(self, values: FloatArray, steps: IntArray) -> float:
         return float(values[np.searchsorted(self.steps, steps)].sum())

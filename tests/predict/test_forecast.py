@@ -15,11 +15,12 @@ from laggard.core.errors import InputError
 from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.predict.forecast import Limit, find_forecast_knee, forecast_scenario
 from laggard.predict.host_steps import HostSteps
-from laggard.predict.planned_training import PlannedHops
+from laggard.predict.planned_training import MessageSizes, PlannedHops
 from laggard.scenario.load import Scenario, load_scenario
 from tests.predict.scenario_folder import load, write_scenario
 
 NO_HANDLING = MessageHandling(0.0, 0.0)
+ONE_MEGABYTE = MessageSizes(1e6)
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class KnownSteps:
     """Steps of known seconds at full speed, by host; the others take `usual_s`."""
 
     usual_s: float = 0.1
-    message_bytes: float = 1e6
+    messages: MessageSizes = ONE_MEGABYTE
     handling: MessageHandling = NO_HANDLING
     slow: Mapping[str, float] = ()  # type: ignore[assignment]
 
@@ -46,6 +47,17 @@ def test_an_all_reduce_over_equal_links_takes_the_time_of_its_parts(tmp_path: Pa
     assert found.limit is Limit.LINKS
     assert found.workers == 4
     assert found.samples_per_s == pytest.approx(64 / found.step_s.usual_s)
+
+
+def test_ddp_broadcasts_the_buffers_of_a_model(tmp_path: Path) -> None:
+    scenario = load(tmp_path, edge=4, rate="80mbit", delay="5ms")
+    without, with_buffers = (
+        forecast_scenario(scenario, KnownSteps(messages=MessageSizes(1e6, buffers))).step_s.usual_s
+        for buffers in ((), (1e4, 8.0))
+    )
+    # Two rounds of a doubling broadcast each, and 1 ms for 10 kB.
+    expected = 2 * (0.005 + 1e4 * FRAMING_OVERHEAD * 8e-6 / 80) + 2 * 0.005
+    assert with_buffers - without == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_interval_is_that_of_the_steps(tmp_path: Path) -> None:

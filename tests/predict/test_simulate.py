@@ -14,7 +14,7 @@ from laggard.core.cost_model.message_handling import MessageHandling
 from laggard.core.errors import InputError
 from laggard.predict.crowd_scenario import CROWD_STRATEGIES, CrowdTraining
 from laggard.predict.forecast import require_predictable
-from laggard.predict.planned_training import plan_training
+from laggard.predict.planned_training import MessageSizes, plan_training
 from laggard.predict.simulate_scenario import SimulationOptions, parse_scales
 from laggard.scenario.load import Scenario
 from tests.predict.scenario_folder import load, write_scenario
@@ -24,7 +24,9 @@ STEPS = 12
 
 
 def _training(scenario: Scenario, step_s: float = 0.2) -> CrowdTraining:
-    planned = plan_training(scenario, [step_s] * len(scenario.ranks), 1e6, HANDLING, STEPS)
+    planned = plan_training(
+        scenario, [step_s] * len(scenario.ranks), MessageSizes(1e6), HANDLING, STEPS
+    )
     return CrowdTraining.of(require_predictable(scenario), planned, spread=0.0)
 
 

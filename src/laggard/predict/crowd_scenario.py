@@ -23,6 +23,7 @@ from laggard.core.simulation.crowd.collective_rounds import (
 from laggard.core.simulation.crowd.independent import simulate_alone, simulate_server_queue
 from laggard.core.simulation.crowd.server_rounds import CrowdServer, simulate_server_rounds
 from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, CrowdResult
+from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.strategies.catalog import ALL_REDUCE_STRATEGIES, AlternativeStrategy
 from laggard.core.simulation.training import SimulationInput
 
@@ -109,6 +110,7 @@ class CrowdTraining:
             int(settings.get("steps", 1)), steps - 1, int(settings.get("after", 0))
         )
         ring = self._build_ring(crowd.workers, [each.name for each in crowd.classes])
+        ring = replace(ring, start_s=ring.start_s + self._broadcasts_s(crowd))
         return simulate_all_reduce_rounds(crowd, ring, rule, steps, rng)
 
     def scale(self, counts: Mapping[str, int]) -> Crowd:
@@ -207,6 +209,17 @@ class CrowdTraining:
             self._slowest_hop(names, within=workers > len(names)),
             sim_input.wire_bytes,
             sim_input.handling.ring_part_s / share,
+        )
+
+    def _broadcasts_s(self, crowd: Crowd) -> float:
+        """Return the seconds of the broadcasts that follow an all-reduce of DDP."""
+        sim_input, rounds = self.sim_input, math.ceil(math.log2(crowd.workers))
+        names = [each.name for each in crowd.classes]
+        part_s = sim_input.handling.ring_part_s / min(sim_input.shares_of_core)
+        hop = self._slowest_hop(names, within=crowd.workers > len(names))
+        return sum(
+            rounds * (hop.message_s(size * FRAMING_OVERHEAD) + part_s)
+            for size in sim_input.step_broadcasts
         )
 
     def _slowest_hop(self, names: Sequence[str], *, within: bool) -> NetworkHop:

@@ -104,7 +104,7 @@ def forecast_scenario(scenario: Scenario, source: StepForecaster) -> Forecast:
         return strategy.simulate(sim_input).makespan_s / sim_input.work.steps
 
     def plan(step_s: Sequence[float], steps: int) -> SimulationInput:
-        return plan_training(scenario, step_s, source.message_bytes, source.handling, steps)
+        return plan_training(scenario, step_s, source.messages, source.handling, steps)
 
     steps = STEADY_STEPS
     if scenario.changes:

@@ -16,7 +16,7 @@ from laggard.core.cost_model.step_seconds import StepSeconds
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host
 from laggard.predict.machine_speed import MachineSpeed, measure_machine_speed
-from laggard.predict.planned_training import divide_shares
+from laggard.predict.planned_training import MessageSizes, divide_shares
 from laggard.predict.step_times import HostCosts, fit_host_costs, measure_demand
 from laggard.scenario.load import Scenario
 from laggard.workloads.workload import Workload
@@ -41,12 +41,12 @@ class StepForecaster(Protocol):
     """Source of the seconds of steps.
 
     Attributes:
-        message_bytes: size of the model.
+        messages: sizes of messages.
         handling: processor time of messages and updates.
     """
 
     @property
-    def message_bytes(self) -> float: ...
+    def messages(self) -> MessageSizes: ...
 
     @property
     def handling(self) -> MessageHandling: ...
@@ -72,9 +72,9 @@ class MachineSteps:
         return cls(measure_machine_speed(scenarios[0].workload, sizes))
 
     @property
-    def message_bytes(self) -> float:
-        """Return the size of the model."""
-        return float(self.speed.parameter_bytes)
+    def messages(self) -> MessageSizes:
+        """Return the sizes of messages."""
+        return MessageSizes(float(self.speed.parameter_bytes), self.speed.buffer_bytes)
 
     @property
     def handling(self) -> MessageHandling:
@@ -109,13 +109,12 @@ class RecordedSteps:
     Attributes:
         costs: cost models of the hosts.
         demand: demand of the scenario's model.
-        handling: processor time of messages and updates, which runs do not record; it is that of
-            this machine.
+        machine: speed of this machine: runs do not record the processor time of messages.
     """
 
     costs: HostCosts
     demand: ModelDemand
-    handling: MessageHandling
+    machine: MachineSpeed
 
     @classmethod
     def read(cls, runs: Sequence[Path], workload: Workload) -> RecordedSteps:
@@ -125,13 +124,18 @@ class RecordedSteps:
             InputError: a run has no step times, or its model is unknown.
         """
         demand = measure_demand(workload.model, workload.dataset.model_dump(by_alias=True))
-        handling = measure_machine_speed(workload, (_FEW_SAMPLES,)).handling
-        return cls(fit_host_costs(runs), demand, handling)
+        machine = measure_machine_speed(workload, (_FEW_SAMPLES,))
+        return cls(fit_host_costs(runs), demand, machine)
 
     @property
-    def message_bytes(self) -> float:
-        """Return the size of the model."""
-        return float(self.demand.parameter_bytes)
+    def messages(self) -> MessageSizes:
+        """Return the sizes of messages."""
+        return MessageSizes(float(self.demand.parameter_bytes), self.machine.buffer_bytes)
+
+    @property
+    def handling(self) -> MessageHandling:
+        """Return the processor time of messages and updates on this machine."""
+        return self.machine.handling
 
     def forecast(self, scenario: Scenario) -> HostSteps:
         """Return the seconds of a step of every rank, without waits for others.

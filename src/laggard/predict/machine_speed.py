@@ -20,6 +20,7 @@ from laggard.core.errors import InputError
 from laggard.workloads.workload import Workload
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 _WARM_UP = 2
@@ -41,6 +42,7 @@ class MachineSpeed:
         usual_s: usual steps, [N].
         high_s: long steps, [N].
         parameter_bytes: bytes of the model's parameters.
+        buffer_bytes: bytes of the model's buffers, by their type.
         sample_bytes: bytes of a sample in storage.
         accesses: storage accesses of a step of one sample, and of each further sample.
         handling: processor time of messages and updates.
@@ -51,6 +53,7 @@ class MachineSpeed:
     usual_s: tuple[float, ...]
     high_s: tuple[float, ...]
     parameter_bytes: int
+    buffer_bytes: tuple[float, ...]
     sample_bytes: float
     accesses: tuple[int, int]
     handling: MessageHandling
@@ -117,6 +120,14 @@ def measure_handling(workload: Workload, model: nn.Module) -> MessageHandling:
     return measure_message_handling(model, build_optimizer(workload.optimizer, model))
 
 
+def measure_buffers(model: nn.Module) -> tuple[float, ...]:
+    """Return the bytes of a model's buffers by their type; DDP broadcasts each type at once."""
+    sizes: dict[torch.dtype, float] = {}
+    for each in model.buffers():
+        sizes[each.dtype] = sizes.get(each.dtype, 0.0) + each.numel() * each.element_size()
+    return tuple(sizes.values())
+
+
 def _measure(workload: Workload, sizes: Sequence[int], folder: Path) -> MachineSpeed:
     from functools import partial
 
@@ -153,6 +164,7 @@ def _measure(workload: Workload, sizes: Sequence[int], folder: Path) -> MachineS
         usual_s=usual_s,
         high_s=high_s,
         parameter_bytes=parameters,
+        buffer_bytes=measure_buffers(model),
         sample_bytes=two.stored_bytes - one.stored_bytes,
         accesses=(one.accesses, two.accesses - one.accesses),
         handling=measure_handling(workload, model),

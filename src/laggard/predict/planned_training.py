@@ -24,6 +24,19 @@ from laggard.workloads.plan import place_server
 
 
 @dataclass(frozen=True)
+class MessageSizes:
+    """Sizes of the messages of a training.
+
+    Attributes:
+        model_bytes: size of the model's parameters, or of their gradients.
+        buffer_bytes: size of the model's buffers, by their type.
+    """
+
+    model_bytes: float
+    buffer_bytes: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class PlannedHops(Mapping[HopEnds, NetworkHop]):
     """Links between all hosts of a plan, each made when it is asked for.
 
@@ -50,7 +63,7 @@ class PlannedHops(Mapping[HopEnds, NetworkHop]):
 def plan_training(
     scenario: Scenario,
     step_s: Sequence[float],
-    message_bytes: float,
+    messages: MessageSizes,
     handling: MessageHandling,
     steps: int,
 ) -> SimulationInput:
@@ -59,7 +72,7 @@ def plan_training(
     Args:
         scenario: a loaded scenario that trains.
         step_s: seconds of a usual step of every rank, as its host begins, [W].
-        message_bytes: size of the model.
+        messages: sizes of messages.
         handling: processor time of messages and updates.
         steps: number of steps that process the whole batch.
     """
@@ -88,8 +101,11 @@ def plan_training(
             list_bottlenecks(scenario.links),
             tuple(_find_slow_periods(scenario)),
         ),
-        message_bytes=message_bytes,
+        message_bytes=messages.model_bytes,
         handling=handling,
+        step_broadcasts=messages.buffer_bytes
+        if scenario.workload.strategy.name == "allreduce"
+        else (),
     )
 
 

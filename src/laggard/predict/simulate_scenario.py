@@ -169,7 +169,7 @@ def simulate_scenario(
         plan_training(
             scenario,
             [each.usual_s for each in seconds],
-            source.message_bytes,
+            source.messages,
             source.handling,
             options.steps,
         ),

@@ -63,3 +63,20 @@ def test_an_unsteady_link_has_no_slow_steps() -> None:
     logs = _noise(3)[:, :1]
     logs[::4] = np.log(30.0)
     assert not any(_find(logs, repeated=False))
+
+
+def test_times_that_last_are_no_noise_even_if_every_rank_has_one() -> None:
+    logs = _noise(4)
+    for rank in range(RANKS):
+        logs[10 + 20 * rank : 13 + 20 * rank, rank] = np.log(5.0)
+    found = _find(logs)
+    for rank in range(RANKS):
+        (slow,) = found[rank]
+        assert slow.steps.tolist() == list(range(10 + 20 * rank, 13 + 20 * rank))
+
+
+def test_single_long_steps_that_every_rank_has_are_noise() -> None:
+    logs = _noise(5)
+    for rank in range(RANKS):
+        logs[10 + 20 * rank, rank] = np.log(5.0)
+    assert not any(_find(logs))

@@ -69,6 +69,8 @@ class SimulationInput:
         exit_delay_s: seconds by which each rank finished the all-reduce after the median rank.
         pauses: seconds of the evaluations that all ranks waited for, by step.
         handling: processor time of messages and updates.
+        step_broadcasts: bytes of each broadcast of rank 0 that follows an all-reduce: DDP sends the
+            model's buffers before the next step.
     """
 
     work: TrainingWork
@@ -83,6 +85,7 @@ class SimulationInput:
     exit_delay_s: tuple[float, ...] = ()
     pauses: Mapping[int, float] = field(default_factory=dict)
     handling: MessageHandling = DEFAULT_HANDLING
+    step_broadcasts: tuple[float, ...] = ()
 
     @property
     def world(self) -> int:

@@ -5,6 +5,7 @@ All ranks synchronize, or the ranks of a tier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from laggard.core.cost_model.collectives import compute_broadcast_s
 from laggard.core.cost_model.links import NetworkHop
 from laggard.core.cost_model.ring_all_reduce import compute_ring_finish_s
 from laggard.core.rules.synchronization import PeriodicSynchronization, group_ranks_by_tier
+from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.training import SimulationInput, SimulationResult
 
 SyncRule = Callable[[int, FloatArray], FloatArray]
@@ -28,15 +30,30 @@ def simulate_all_reduce(sim_input: SimulationInput, every: int, after: int = 0) 
     step.
     """
     rule, count = PeriodicSynchronization(every, sim_input.work.steps - 1, after), 0
+    broadcasts_s = _compute_step_broadcasts_s(sim_input)
 
     def synchronize(step: int, arrival: FloatArray) -> FloatArray:
         nonlocal count
         if not rule.is_due(step):
             return arrival
         count += 1
-        return _finish_all_reduce(sim_input, count - 1, arrival)
+        return _finish_all_reduce(sim_input, count - 1, arrival) + broadcasts_s
 
     return _simulate_steps(sim_input, synchronize)
+
+
+def _compute_step_broadcasts_s(sim_input: SimulationInput) -> float:
+    """Return the seconds of the broadcasts that follow an all-reduce."""
+    if not sim_input.step_broadcasts or sim_input.world < 2:
+        return 0.0
+    hosts = sim_input.hosts
+    hops = [sim_input.network.hop((hosts[0], other)) for other in hosts[1:]]
+    part_s = sim_input.handling.ring_part_s / min(sim_input.shares_of_core)
+    rounds = math.ceil(math.log2(len(hosts)))
+    return sum(
+        compute_broadcast_s(hops, size * FRAMING_OVERHEAD) + rounds * part_s
+        for size in sim_input.step_broadcasts
+    )
 
 
 def simulate_hierarchical(
