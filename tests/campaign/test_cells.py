@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from laggard.campaign.campaign_display import name_cell
 from laggard.campaign.campaign_file import CampaignFile, load_campaign
 from laggard.campaign.cells import (
     Cell,
@@ -170,3 +171,13 @@ def test_scenario_is_relative_to_the_file(tmp_path: Path) -> None:
 def test_a_setup_is_known_by_all_its_values() -> None:
     one, other = (CellSetup(Path("/s"), "", {"a.b": value}, {}) for value in (1, True))
     assert one.label() != other.label()
+
+
+def test_a_cell_is_named_by_the_axes_that_distinguish_it() -> None:
+    campaign = make_campaign(
+        vary={"workload.model": ["mlp", "cnn"], "workload.batch_size": [64]}, order="grid"
+    )
+    assert [name_cell(cell) for cell in make_cells(campaign)] == [
+        'small · workload.model="mlp" · repeat 0',
+        'small · workload.model="cnn" · repeat 0',
+    ]

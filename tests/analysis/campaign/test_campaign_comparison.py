@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.analysis.campaign.axis_values import rank_values
 from laggard.analysis.campaign.campaign_comparison import compare_campaign, parse_baseline
 from laggard.analysis.campaign.comparison_text import format_campaign, format_probability
 from laggard.analysis.campaign.effect_figure import draw_interaction, save_campaign_figure
@@ -115,6 +116,35 @@ def test_groups_and_baselines_are_chosen(tmp_path: Path) -> None:
     assert [group.setups[0].name for group in compared.groups] == ["cloud, strategy=allreduce"] * 2
     named = compare_campaign(folder, baseline=parse_baseline([f"{RATE}=100mbit"]))
     assert {group.setups[0].values[RATE] for group in named.groups} == {"100mbit"}
+
+
+def test_a_group_without_the_baseline_is_left_out_and_named(tmp_path: Path) -> None:
+    rows = generate_rows(TableSpec(scenarios=("fog", "cloud")))
+    kept = [row for row in rows if (row["scenario"], row[RATE]) != ("cloud", "100mbit")]
+    compared = compare_campaign(
+        write_results(tmp_path, kept), per=["scenario"], baseline={RATE: "100mbit"}
+    )
+    assert [group.name for group in compared.groups] == ["fog"]
+    assert compared.left_out[-1] == "cloud: left out, because no run with rate=100mbit counts"
+
+
+@pytest.mark.parametrize(
+    ("values", "ordered"),
+    [
+        (
+            ["weak 16", "strong 4", "weak 4", "strong 32"],
+            ["strong 4", "strong 32", "weak 4", "weak 16"],
+        ),
+        (["hop", "allreduce"], ["hop", "allreduce"]),
+        (["mlp", "resnet18", "resnet8"], ["mlp", "resnet18", "resnet8"]),
+        (["100mbit", "20mbit"], ["20mbit", "100mbit"]),
+    ],
+)
+def test_values_have_an_order_that_does_not_depend_on_the_table(
+    values: list[str], ordered: list[str]
+) -> None:
+    ranks = rank_values("axis", values)
+    assert sorted(values, key=ranks.__getitem__) == ordered
 
 
 @pytest.mark.parametrize(
