@@ -399,7 +399,7 @@ def test_runs_for_real(
     process = laggard.start("campaign", str(path), "--fidelity", "record")
     out, errors = process.communicate(timeout=480)
     for repeat in range(2):
-        assert f"small · workload.stop.steps=12 · repeat {repeat} ·" in out, errors
+        assert f"small · repeat {repeat} ·" in out, errors
     listing = subprocess.run(
         [*laggard.command("runs", "--json"), "--runs", str(laggard.runs)],
         capture_output=True,

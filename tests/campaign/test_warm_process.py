@@ -18,10 +18,13 @@ from tests.users import Runner
 
 QUICK = """
     import json, os
+    from pathlib import Path
     from laggard.campaign.cell_runners.warm_process import start_warm_process
     before = dict(os.environ)
-    with start_warm_process(("laggard.cli.main",)) as warm:
+    os.mkdir("started-by-one-that-was-killed")
+    with start_warm_process(Path("."), ("laggard.cli.main",)) as warm:
         assert dict(os.environ) == before
+        assert not os.path.exists("started-by-one-that-was-killed")
         ended = [warm.run(["check", name, "--json"]) for name in ("small", "missing", "small")]
         print(json.dumps([[each.status, each.result, each.errors] for each in ended]))
 """
@@ -31,7 +34,7 @@ RUNS = """
     from pathlib import Path
     from laggard.campaign.cell_runners.warm_process import start_warm_process
 
-    with start_warm_process() as warm:
+    with start_warm_process(Path(".")) as warm:
         words = ["run", "small", "--json", "--runs", "runs", "--fidelity", "record", "--set"]
         for steps in (20, 20, 10_000_000):
             print("started", flush=True)
@@ -51,6 +54,7 @@ def test_every_command_has_its_own_result(own_runner: Runner) -> None:
     _make_scenario(own_runner)
     result = own_runner.run(QUICK, timeout_s=120)
     assert result.returncode == 0, result.stderr
+    assert not list(own_runner.folder.glob("started-*"))
     first, missing, last = json.loads(result.stdout)
     assert first == last
     assert (first[0], missing[0]) == (0, 2)

@@ -43,7 +43,7 @@ def choose_runner(testbed: RemoteTestbed | None) -> OpenRunner:
         elif len(pending) < 2 or len(thread_names()) > 1:
             yield runner
         else:
-            with start_warm_process() as warm:
+            with start_warm_process(folder) as warm:
                 yield WarmRunner(runner, warm)
 
     return open_runner

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
 import tempfile
@@ -49,23 +50,32 @@ RUN_MODULES = (
 )
 """Modules that a run imports sooner or later."""
 
+_PREFIX = "started-"
 _IMPORT_TIMEOUT_S = 300.0
 _TERMINATION_TIMEOUT_S = 10.0
 _TICK_S = 1.0
 
 
 @contextmanager
-def start_warm_process(modules: Sequence[str] = RUN_MODULES) -> Iterator[WarmProcess]:
+def start_warm_process(parent: Path, modules: Sequence[str] = RUN_MODULES) -> Iterator[WarmProcess]:
     """Start the process that imports modules; it ends with the body, and with this process.
 
     This process must have one thread, so start it before anything that starts threads. The imports
     go on in the background until the first run.
 
+    Args:
+        parent: folder for a temporary folder, which only one process uses at a time. What a killed
+            process has left there is removed.
+        modules: modules to import.
+
     Raises:
         DeploymentError: this process has several threads, or cannot fork.
     """
     before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="laggard-campaign-") as folder:
+    for left in parent.glob(f"{_PREFIX}*"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent.absolute()) as folder:
         # The imports read these variables, and the process inherits them.
         os.environ.update(ENVIRONMENT)
         try:
