@@ -1,7 +1,7 @@
 """Order of an axis's values: numbers, rates and times by size, others as in the table.
 
-Names that all have a number, such as `weak 4` and `weak 16`, are in the order of their text and then
-of the number.
+Names that all have a number, such as `weak 4` and `weak 16`, are in the order of their text and
+then of the number.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ EXCEPTIONAL_RATIO = 3.0
 """Ratio of a rank's slow steps to those of the other ranks from which they are not noise."""
 _LASTING_STEPS = 2
 _LASTING_LEVEL = math.log(3.0)
-"""Least number of consecutive steps, each at least three times as long as usual, that are no noise even if
-other ranks have as many: noise is a moment, and a slow time lasts."""
+"""Least number of consecutive steps, each at least three times as long as usual, that are no noise
+even if other ranks have as many: noise is a moment, and a slow time lasts."""
 _MIN_SIGMA = 0.02
 
 

@@ -80,10 +80,10 @@ def print_prediction(
     runs: Path,
     as_json: bool,
 ) -> None:
-    """Predict step time, speed, cost and the limit of a scenario, without running it.
+    """Predict the speed, cost and limit of a scenario.
 
-    A few steps of the model are measured on one core of this machine. The training is then
-    simulated on the hosts and links of the scenario, by the rule of its strategy.
+    Nothing is run. A few steps of the model are measured on one core of this machine. The training
+    is then simulated on the hosts and links of the scenario, by the rule of its strategy.
     """
     from laggard.predict.forecast_output import build_prediction_document, format_prediction
     from laggard.predict.predict_scenario import PredictionOptions, predict_scenario
@@ -160,10 +160,10 @@ def print_simulation(
     runs: Path,
     as_json: bool,
 ) -> None:
-    """Simulate a scenario with up to millions of workers, without running it.
+    """Simulate a scenario with up to millions of workers.
 
-    Every worker keeps its samples of a step, its share of a core and its links. The server and the
-    links that all share stay as they are.
+    Nothing is run. Every worker keeps its samples of a step, its share of a core and its links. The
+    server and the links that all share stay as they are.
     """
     from laggard.predict.simulate_scenario import (
         SimulationOptions,

@@ -101,15 +101,14 @@ class CrowdTraining:
                 PeriodicSynchronization(int(settings["tier_steps"])),
                 PeriodicSynchronization(int(settings["wan_steps"]), steps - 1),
             )
-            tiers = tuple(self._build_ring(each.workers, [each.name]) for each in crowd.classes)
-            names = [each.name for each in crowd.classes]
-            leaders = self._build_ring(len(names), names)
-            broadcast_s = self._slowest_hop(names, within=True).message_s(self.sim_input.wire_bytes)
+            tiers = tuple(self._build_ring([each]) for each in crowd.classes)
+            leaders = self._build_ring([replace(each, workers=1) for each in crowd.classes])
+            broadcast_s = self._slowest_hop(crowd.classes).message_s(self.sim_input.wire_bytes)
             return simulate_tier_rounds(crowd, tiers, leaders, broadcast_s, rules, steps, rng)
         rule = PeriodicSynchronization(
             int(settings.get("steps", 1)), steps - 1, int(settings.get("after", 0))
         )
-        ring = self._build_ring(crowd.workers, [each.name for each in crowd.classes])
+        ring = self._build_ring(crowd.classes)
         ring = replace(ring, start_s=ring.start_s + self._broadcasts_s(crowd))
         return simulate_all_reduce_rounds(crowd, ring, rule, steps, rng)
 
@@ -199,14 +198,13 @@ class CrowdTraining:
                 )
         return min(rates)
 
-    def _build_ring(self, workers: int, names: Sequence[str]) -> RingParts:
+    def _build_ring(self, classes: Sequence[CrowdClass]) -> RingParts:
+        """Return the parts of a ring through all workers of these classes, class after class."""
         sim_input = self.sim_input
-        share = min(
-            sim_input.shares_of_core[sim_input.hosts.index(name)] for name in dict.fromkeys(names)
-        )
+        share = min(sim_input.shares_of_core[sim_input.hosts.index(each.name)] for each in classes)
         return RingParts.over(
-            workers,
-            self._slowest_hop(names, within=workers > len(names)),
+            sum(each.workers for each in classes),
+            self._slowest_hop(classes),
             sim_input.wire_bytes,
             sim_input.handling.ring_part_s / share,
         )
@@ -214,40 +212,34 @@ class CrowdTraining:
     def _broadcasts_s(self, crowd: Crowd) -> float:
         """Return the seconds of the broadcasts that follow an all-reduce of DDP."""
         sim_input, rounds = self.sim_input, math.ceil(math.log2(crowd.workers))
-        names = [each.name for each in crowd.classes]
         part_s = sim_input.handling.ring_part_s / min(sim_input.shares_of_core)
-        hop = self._slowest_hop(names, within=crowd.workers > len(names))
+        hop = self._slowest_hop(crowd.classes)
         return sum(
             rounds * (hop.message_s(size * FRAMING_OVERHEAD) + part_s)
             for size in sim_input.step_broadcasts
         )
 
-    def _slowest_hop(self, names: Sequence[str], *, within: bool) -> NetworkHop:
-        """Return the slowest link of a ring through these classes, one after another.
-
-        Args:
-            names: host of each class.
-            within: whether the ring also has links between equal workers.
-        """
+    def _slowest_hop(self, classes: Sequence[CrowdClass]) -> NetworkHop:
+        """Return the slowest link of a ring through all workers of these classes."""
         network, hosts, tiers = self.sim_input.network, self.sim_input.hosts, self.sim_input.tiers
+        names = [each.name for each in classes]
         hops = [network.hop(ends) for ends in zip(names, [*names[1:], names[0]], strict=True)]
-        if within:
-            for name in names:
-                tier = tiers[hosts.index(name)]
-                other = next(
-                    (
-                        host
-                        for host, own in zip(hosts, tiers, strict=True)
-                        if own == tier and host != name
-                    ),
-                    None,
+        for each in classes:
+            if each.workers == 1:
+                continue
+            tier = tiers[hosts.index(each.name)]
+            others = (
+                host
+                for host, own in zip(hosts, tiers, strict=True)
+                if own == tier and host != each.name
+            )
+            other = next(others, None)
+            if other is None:
+                raise InputError(
+                    f"{tier}: has one worker, so the links between several of them are unknown —"
+                    " give the tier two workers in layers_services.yaml"
                 )
-                if other is None:
-                    raise InputError(
-                        f"{tier}: has one worker, so the links between several of them are unknown"
-                        " — give the tier two workers in layers_services.yaml"
-                    )
-                hops.append(network.hop((name, other)))
+            hops.append(network.hop((each.name, other)))
         part_bytes = self.sim_input.wire_bytes / len(hosts)
         slowest = max(hops, key=lambda hop: hop.part_s(part_bytes))
         return replace(slowest, rate_mbps=min(slowest.rate_mbps, 1e9))

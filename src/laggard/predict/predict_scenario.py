@@ -45,6 +45,10 @@ class PredictionOptions:
         samples: samples of one worker in a step; if None, the batch is divided by the workers.
         recorded: runs whose steps are known; if empty, steps are measured on this machine.
         revocations: lives of machines that may be revoked; None if they are not.
+
+    Examples:
+        >>> PredictionOptions(workers="edge=1..64").samples is None
+        True
     """
 
     workers: str | None = None
@@ -71,10 +75,9 @@ def predict_scenario(
         ScenarioError: the scenario is wrong.
 
     Examples:
-        >>> from pathlib import Path
-        >>> prediction = predict_scenario(Path("experiments/quickstart"))
-        >>> prediction.forecasts[0].workers
-        8
+        >>> prediction = predict_scenario(Path("my-continuum"))
+        >>> prediction.forecasts[0].samples_per_s > 0
+        True
     """
     scenario = load_scenario(folder, overrides)
     if not scenario.trains:

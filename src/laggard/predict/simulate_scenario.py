@@ -145,11 +145,11 @@ def simulate_scenario(
         ScenarioError: the scenario is wrong.
 
     Examples:
-        >>> from pathlib import Path
-        >>> folder = Path("experiments/million_edge_devices")
-        >>> simulated = simulate_scenario(folder, [], [{"edge": 10_000}], SimulationOptions(steps=2))
-        >>> [each.workers for each in simulated.scales]
-        [8, 10000]
+        >>> from laggard.predict.simulate_scenario import SimulationOptions
+        >>> options = SimulationOptions(steps=2)
+        >>> found = simulate_scenario(Path("my-continuum"), [], [{"edge": 10_000}], options)
+        >>> found.scales[1].counts
+        {'edge': 10000}
     """
     scenario = load_scenario(folder, overrides)
     if not scenario.trains:

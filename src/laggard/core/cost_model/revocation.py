@@ -84,6 +84,7 @@ def expect_finish(
 
     Examples:
         >>> from laggard.core.cost_model.lifetimes import Life, Lifetimes
+        >>> from laggard.core.cost_model.revocation import RevocableTraining
         >>> training = RevocableTraining(3600.0, machines=1, checkpoint_s=0.0, restart_s=60.0)
         >>> round(expect_finish(training, Lifetimes((Life(1e9),)), 600.0).finish_s)
         3600
