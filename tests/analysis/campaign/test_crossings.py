@@ -97,6 +97,7 @@ def test_one_repeat_tells_no_crossing(tmp_path: Path) -> None:
     assert find(generate_crossing(70.0, repeats=1), tmp_path) == ()
 
 
+@pytest.mark.long
 def test_the_interval_contains_the_crossing(tmp_path: Path) -> None:
     """Of 200 noisy campaigns, about 95 % have the true value in the interval."""
     at, inside, count = 70.0, 0, 0

@@ -23,7 +23,7 @@ from laggard.core.cost_model.demand import require_quantity
 from laggard.core.cost_model.lifetimes import Lifetimes, compute_revocation_rate
 from laggard.core.errors import InputError
 
-_VALUES = 4000
+_VALUES = 2000
 """Values of the rate of revocations over the expected time."""
 
 _HOPELESS = 1e3
