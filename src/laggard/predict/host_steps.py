@@ -141,12 +141,12 @@ class RecordedSteps:
         """Return the seconds of a step of every rank, without waits for others.
 
         A host that was not recorded is like a recorded one of its tier. The seconds on another
-        share of a core are in inverse proportion to it.
+        share of a core are in inverse proportion to it. A host has as many workers as in the runs.
 
         Raises:
             InputError: no host of a tier was recorded.
         """
-        demand, shares = self.demand.step(count_samples(scenario)), divide_shares(scenario)
+        demand, shares = self.demand.step(count_samples(scenario)), scenario.shares
         found = {}
         for rank in scenario.ranks:
             if rank.name not in found:
