@@ -19,6 +19,8 @@ from laggard.predict.crowd_scenario import CROWD_STRATEGIES
 
 SCENARIO = Path(__file__).parent.parent / "experiments" / "million_edge_devices"
 WORKERS, STEPS = 1_000_000, 100
+EQUAL = 'heterogeneity.deterministic=[{hosts: "*", cpu: 10%}]'
+"""Override for `hierarchical`, whose tiers must have equal workers."""
 
 
 def main() -> None:
@@ -32,6 +34,7 @@ def main() -> None:
                 *(sys.executable, "-m", "laggard", "simulate", str(SCENARIO), "--json"),
                 *("--scale", f"edge={WORKERS}", "--steps", str(STEPS)),
                 *("--set", f"workload.strategy={strategy}"),
+                *(("--set", EQUAL) if strategy == "hierarchical" else ()),
             ],
             check=True,
             stdout=subprocess.PIPE,

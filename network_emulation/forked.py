@@ -55,7 +55,8 @@ def fork_companion(name: str, body: Callable[[], int]) -> int:
 
     Args:
         name: process name for `ps`; the kernel keeps 15 bytes.
-        body: function to run; an uncaught exception is printed to stderr and becomes status 1.
+        body: function to run; an uncaught exception becomes status 1. It is printed to stderr unless
+            a connection to another process broke.
 
     Returns:
         Its process id.
@@ -79,6 +80,9 @@ def _run_companion(parent: int, name: str, body: Callable[[], int]) -> NoReturn:
         # process for 45 ms.
         gc.freeze()
         status = body()
+    # The process at the other end is gone. It was ended with the run, or its own end is reported.
+    except ConnectionError:
+        pass
     # The process ends here, so a printed traceback is the only possible report.
     except BaseException:  # noqa: BLE001
         traceback.print_exc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -108,8 +109,10 @@ def test_the_part_on_a_laptop(tmp_path: Path) -> None:
         assert done.returncode in accepted, (words, done.stdout[-3000:], done.stderr[-3000:])
         assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/my-continuum/latest/report.html").is_file()
-    table = (tmp_path / "sweep-runs/campaigns/sweep/results.csv").read_text(encoding="utf-8")
-    assert len(table.splitlines()) == 7
+    table = tmp_path / "sweep-runs/campaigns/sweep/results.csv"
+    with table.open(newline="", encoding="utf-8") as file:
+        # A cell that a busy machine could not emulate has a reason of several lines.
+        assert len(list(csv.DictReader(file))) == 6
 
 
 SCRIPT = """

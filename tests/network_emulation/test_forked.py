@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import resource
 import time
 from pathlib import Path
@@ -11,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from laggard.core.errors import EmulationError, InputError
-from laggard.network_emulation.forked import companion_is_alive, run_forked, start_forked
+from laggard.network_emulation.forked import (
+    companion_is_alive,
+    fork_companion,
+    run_forked,
+    start_forked,
+)
 
 OBJECTS = 200_000
 """Some 5,000 pages of them."""
@@ -66,3 +72,14 @@ def test_a_network_that_is_gone_is_one_message(capfd: pytest.CaptureFixture[str]
     with pytest.raises(EmulationError, match="Network is unreachable — one of its processes may"):
         run_forked("laggard-probe", send)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_companion_whose_other_end_is_gone_says_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def lose_connection() -> int:
+        raise ConnectionResetError("connection reset by peer")
+
+    _, status = os.waitpid(fork_companion("test-lost", lose_connection), 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert capfd.readouterr().err == ""

@@ -6,8 +6,8 @@ halves, each after the receiver has reported that it waits for it. A host starts
 it has received one part and sent one. So no host is ever more than one part ahead of a neighbor,
 and all hosts advance at the pace of the slowest link. A part takes the longer of two times: both
 halves on the wire, or one round trip and one half. A host that arrives early completes a few parts
-before the others arrive. A host that is held back needs processor time for every part, in which it
-neither sends nor receives the next one.
+before the others arrive. A host that is held back also needs processor time for every part, while
+other parts are on their way.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def compute_ring_finish_s(
     for _ in range(2 * (count - 1)):
         waited_for = np.roll(done, -1, axis=1) + way_s
         sent = np.maximum(np.maximum(done, waited_for), sent + 2.0 * half_s)
-        done = np.maximum(np.roll(sent + half_s + way_s, 1, axis=1), sent) + handling_s
+        received = np.roll(sent + half_s + way_s, 1, axis=1)
+        done = np.maximum(np.maximum(received, sent), done + handling_s)
     finish: FloatArray = done + np.roll(half_s, 1)
     return finish

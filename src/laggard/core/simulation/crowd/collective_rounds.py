@@ -53,7 +53,8 @@ class RingParts:
         """
         part_bytes = payload_bytes / workers
         half_s = part_bytes / 2 * 8e-6 / hop.rate_mbps
-        return cls(workers, hop.part_s(part_bytes) + handling_s, min(half_s, hop.rtt_ms / 1e3))
+        part_s = max(hop.part_s(part_bytes), handling_s)
+        return cls(workers, part_s, min(half_s, hop.rtt_ms / 1e3))
 
     @property
     def seconds(self) -> float:
