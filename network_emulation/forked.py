@@ -55,8 +55,8 @@ def fork_companion(name: str, body: Callable[[], int]) -> int:
 
     Args:
         name: process name for `ps`; the kernel keeps 15 bytes.
-        body: function to run; an uncaught exception becomes status 1. It is printed to stderr unless
-            a connection to another process broke.
+        body: function to run; an uncaught exception becomes status 1. It is printed to stderr,
+            unless a connection to another process broke.
 
     Returns:
         Its process id.
