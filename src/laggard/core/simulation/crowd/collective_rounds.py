@@ -16,9 +16,8 @@ import numpy as np
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.cost_model.demand import require_quantity
 from laggard.core.cost_model.links import NetworkHop
-from laggard.core.errors import InputError
 from laggard.core.rules.synchronization import PeriodicSynchronization
-from laggard.core.simulation.crowd.workers import Crowd, CrowdResult, CrowdSteps
+from laggard.core.simulation.crowd.workers import Crowd, CrowdResult, CrowdSteps, require_steps
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def simulate_all_reduce_rounds(
 
     Examples:
         >>> import numpy as np
-        >>> from laggard.core.simulation.crowd.workers import Crowd, CrowdClass
+        >>> from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, require_steps
         >>> crowd = Crowd((CrowdClass("edge", 99, 1.0), CrowdClass("slow", 1, 2.0)))
         >>> rule, rng = PeriodicSynchronization(5), np.random.default_rng(1)
         >>> simulate_all_reduce_rounds(crowd, RingParts(100, 0.01), rule, 10, rng).makespan_s
@@ -154,8 +153,7 @@ def _simulate(
     rng: np.random.Generator,
     choose: Callable[[int], Synchronize | None],
 ) -> CrowdResult:
-    if steps < 1:
-        raise InputError(f"steps is {steps} and must be at least 1")
+    require_steps(steps)
     taken, clock_s = CrowdSteps(crowd, rng), np.zeros(crowd.workers)
     for step in range(steps):
         clock_s = taken.finish_s(clock_s)

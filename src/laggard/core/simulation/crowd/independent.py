@@ -12,9 +12,14 @@ import math
 
 import numpy as np
 
-from laggard.core.errors import InputError
 from laggard.core.simulation.crowd.server_rounds import CrowdServer
-from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, CrowdResult, stretch
+from laggard.core.simulation.crowd.workers import (
+    Crowd,
+    CrowdClass,
+    CrowdResult,
+    require_steps,
+    stretch,
+)
 
 MAX_PLAYED = 20_000
 """Largest number of workers that are played one by one."""
@@ -33,15 +38,14 @@ def simulate_alone(crowd: Crowd, steps: int) -> CrowdResult:
         InputError: there is no step.
 
     Examples:
-        >>> from laggard.core.simulation.crowd.workers import Crowd, CrowdClass
+        >>> from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, require_steps
         >>> crowd = Crowd((CrowdClass("fast", 10, 1.0), CrowdClass("slow", 10, 3.0)))
         >>> simulate_alone(crowd, 20).makespan_s
         30.0
     """
     from scipy.optimize import brentq
 
-    if steps < 1:
-        raise InputError(f"steps is {steps} and must be at least 1")
+    require_steps(steps)
     wanted = float(steps * crowd.workers)
 
     def count(time_s: float) -> float:
@@ -85,8 +89,7 @@ def simulate_server_queue(
     Raises:
         InputError: there is no step.
     """
-    if steps < 1:
-        raise InputError(f"steps is {steps} and must be at least 1")
+    require_steps(steps)
     if crowd.workers <= MAX_PLAYED:
         return _play(crowd, server, steps, rng, 1)
     # Twice as many stand-ins halve the difference to the whole crowd, so that the difference

@@ -14,8 +14,7 @@ import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.cost_model.demand import require_quantity
-from laggard.core.errors import InputError
-from laggard.core.simulation.crowd.workers import Crowd, CrowdResult, CrowdSteps
+from laggard.core.simulation.crowd.workers import Crowd, CrowdResult, CrowdSteps, require_steps
 
 MAX_MESSAGES = 20_000
 """Largest number of messages on a shared link that are played one by one."""
@@ -58,14 +57,13 @@ def simulate_server_rounds(
 
     Examples:
         >>> import numpy as np
-        >>> from laggard.core.simulation.crowd.workers import Crowd, CrowdClass
+        >>> from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, require_steps
         >>> crowd = Crowd((CrowdClass("edge", workers=1000, step_s=1.0),))
         >>> rng = np.random.default_rng(1)
         >>> round(simulate_server_rounds(crowd, CrowdServer(0.001), 1, rng).makespan_s, 6)
         2.0
     """
-    if steps < 1:
-        raise InputError(f"steps is {steps} and must be at least 1")
+    require_steps(steps)
     packing_s, up_s, down_s = (
         crowd.spread_out([getattr(each, name) for each in crowd.classes])
         for name in ("packing_s", "up_s", "down_s")

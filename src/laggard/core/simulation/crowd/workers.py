@@ -15,6 +15,16 @@ MAX_CROWD = 100_000_000
 """Largest number of workers, whose clocks take eight bytes each."""
 
 
+def require_steps(steps: int) -> None:
+    """Raise an error unless there is a step.
+
+    Raises:
+        InputError: there is none.
+    """
+    if steps < 1:
+        raise InputError(f"steps is {steps} and must be at least 1")
+
+
 @dataclass(frozen=True)
 class CrowdClass:
     """Equal workers, each with links of its own.
