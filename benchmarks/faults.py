@@ -39,6 +39,7 @@ from laggard.run_folder.store import list_runs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.command_line import SMALL, Laggard
+from tests.faults import count_finished_steps
 from tests.run.failing_writes import build_library, run_with_failing_write
 
 LONGEST_S = 15.0
@@ -82,7 +83,7 @@ def list_broken_promises(ended: Ended, runs: Path) -> Iterator[str]:
         if record.status == "running":
             yield "status running"
         progress = folder / "workers/progress.jsonl"
-        finished = progress.read_bytes().count(b"\n") if progress.exists() else 0
+        finished = count_finished_steps(progress)
         report = [*Laggard(runs).command("report", str(folder))]
         done = subprocess.run(report, capture_output=True, text=True, check=False)
         if done.returncode or "Traceback" in done.stderr:
@@ -156,7 +157,7 @@ def kill_command(chance: random.Random, _number: int, runs: Path, scenario: Path
     left = find_rest(processes, run.pid)
     ending_s = time.monotonic() - killed_s
     (progress,) = runs.glob("*/2*/workers/progress.jsonl")
-    finished = progress.read_bytes().count(b"\n")
+    finished = count_finished_steps(progress)
     folder = progress.parent.parent
     subprocess.run(Laggard(runs).command("report", str(folder)), check=True, capture_output=True)
     steps = pd.read_parquet(folder / "steps.parquet")

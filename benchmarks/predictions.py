@@ -2,9 +2,12 @@
 
     laggard campaign experiments/architectures/architectures.yaml
     python benchmarks/predictions.py runs/campaigns/architectures
+    laggard campaign benchmarks/sizes_and_strategies.yaml
+    python benchmarks/predictions.py runs/campaigns/sizes_and_strategies --here
 
 A cell is predicted from one run of the same model in the scenario `homogeneous`, or else from the
 fastest run of that model: the steps of its hosts are known, and nothing of the predicted run is.
+With `--here` it is predicted from steps that are measured on this machine, without any run.
 `predictions.md` has the results of the last run.
 """
 
@@ -18,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from laggard.predict.forecast import Forecast, forecast_scenario
-from laggard.predict.host_steps import RecordedSteps
+from laggard.predict.host_steps import MachineSteps, RecordedSteps
 from laggard.scenario.load import Scenario, load_scenario
 
 BASE = "homogeneous"
+LEAST_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Compared:
 
     Attributes:
         scenario: its scenario, as it ran.
-        ran_s: mean seconds between the starts of two steps.
+        ran_s: virtual seconds of a step.
         forecast: the prediction.
     """
 
@@ -47,45 +50,59 @@ class Compared:
         return self.forecast.step_s.usual_s / self.ran_s - 1
 
 
-def list_runs(campaign: Path) -> dict[str, list[Path]]:
-    """Return the folders of all runs that are done, by model."""
-    found: dict[str, list[Path]] = {}
+@dataclass(frozen=True)
+class Ran:
+    """Run of a cell.
+
+    Attributes:
+        folder: its folder.
+        step_s: virtual seconds of a step of all workers: of a batch, for asynchronous ones.
+    """
+
+    folder: Path
+    step_s: float
+
+
+def list_runs(campaign: Path) -> dict[str, list[Ran]]:
+    """Return all runs that are done and had twelve steps at least, by model."""
+    found: dict[str, list[Ran]] = {}
     with (campaign / "results.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["status"] == "done":
+            if row["status"] == "done" and int(row["steps"]) >= LEAST_STEPS:
                 folder = Path(row["folder"])
-                model = load_scenario(folder / "scenario").workload.model
-                found.setdefault(model, []).append(folder)
+                workload = load_scenario(folder / "scenario").workload
+                step_s = workload.batch_size / float(row["samples_per_s"])
+                found.setdefault(workload.model, []).append(Ran(folder, step_s))
     return found
 
 
-def measure_step_s(folder: Path) -> float:
-    """Return the mean seconds between the starts of two steps of rank 0; NaN for fewer than 12."""
-    table = pq.read_table(folder / "steps.parquet", columns=["rank", "start_ns"])
-    ranks, starts = (table[name].to_numpy() for name in ("rank", "start_ns"))
-    own = np.sort(starts[ranks == 0])
-    return float("nan") if len(own) < 12 else (own[-1] - own[0]) / (len(own) - 1) / 1e9
-
-
-def compare(runs: Mapping[str, Sequence[Path]]) -> Iterator[Compared]:
+def compare(runs: Mapping[str, Sequence[Ran]]) -> Iterator[Compared]:
     """Yield every run but those that predictions are made from."""
-    for folders in runs.values():
-        known = [each for each in folders if measure_step_s(each) > 0]
+    for known in runs.values():
         if len(known) < 2:
             continue
-        base = min(known, key=lambda each: (each.parent.name != BASE, measure_step_s(each)))
-        source = RecordedSteps.read([base], load_scenario(base / "scenario").workload)
-        for folder in known:
-            if folder != base:
-                scenario = load_scenario(folder / "scenario")
-                yield Compared(
-                    scenario, measure_step_s(folder), forecast_scenario(scenario, source)
-                )
+        base = min(known, key=lambda each: (each.folder.parent.name != BASE, each.step_s))
+        workload = load_scenario(base.folder / "scenario").workload
+        source = RecordedSteps.read([base.folder], workload)
+        for each in known:
+            if each != base:
+                scenario = load_scenario(each.folder / "scenario")
+                yield Compared(scenario, each.step_s, forecast_scenario(scenario, source))
+
+
+def compare_here(runs: Mapping[str, Sequence[Ran]]) -> Iterator[Compared]:
+    """Yield every run, predicted from steps that are measured on this machine."""
+    for known in runs.values():
+        scenarios = [load_scenario(each.folder / "scenario") for each in known]
+        source = MachineSteps.measure(scenarios)
+        for each, scenario in zip(known, scenarios, strict=True):
+            yield Compared(scenario, each.step_s, forecast_scenario(scenario, source))
 
 
 def main() -> None:
     """Print the tables."""
-    compared = list(compare(list_runs(Path(sys.argv[1]))))
+    runs = list_runs(Path(sys.argv[1]))
+    compared = list((compare_here if "--here" in sys.argv[2:] else compare)(runs))
     print("| model | overrides | ran | predicted | error | limited by |\n|---|---|---|---|---|---|")
     for each in sorted(compared, key=lambda each: abs(each.error)):
         changed = ", ".join(

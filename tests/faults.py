@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
+
+from laggard.workloads.output.worker_output import read_lines
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -128,3 +131,11 @@ def holds(*faults: Fault) -> Callable[[Test], Test]:
         return marked
 
     return mark
+
+
+def count_finished_steps(progress: Path) -> int:
+    """Return the steps that the first rank said it had finished.
+
+    The evaluator's lines in the same file have no samples.
+    """
+    return sum("samples" in line for line in read_lines(progress))

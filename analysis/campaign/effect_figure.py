@@ -25,12 +25,10 @@ from laggard.analysis.report.style.canvas import (
     WIDE_IN,
     house_style,
     new_figure,
-    to_png,
-    to_svg,
 )
+from laggard.analysis.report.style.figure_file import require_figure_path, save_figure
 from laggard.analysis.report.style.labels import sanitize_label
 from laggard.core.errors import InputError
-from laggard.core.files.output_files import write_atomically, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,28 +55,7 @@ def save_campaign_figure(compared: CampaignComparison, path: Path) -> None:
         OSError: the file cannot be written.
     """
     require_figure_path(path)
-    figure = draw_campaign(compared)
-    if path.suffix == ".svg":
-        write_text(path, to_styled_svg(figure))
-        return
-    with house_style():
-        write_atomically(path, to_png(figure))
-
-
-def to_styled_svg(figure: Figure) -> str:
-    """Return a figure of this module as an SVG document."""
-    with house_style():
-        return to_svg(figure)
-
-
-def require_figure_path(path: Path) -> None:
-    """Require a suffix of a figure.
-
-    Raises:
-        InputError: the suffix is neither `.svg` nor `.png`.
-    """
-    if path.suffix not in {".svg", ".png"}:
-        raise InputError(f"{path}: not the name of a figure — let it end in .svg or .png")
+    save_figure(draw_campaign(compared), path)
 
 
 def draw_campaign(compared: CampaignComparison) -> Figure:

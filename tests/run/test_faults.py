@@ -15,7 +15,7 @@ import pytest
 
 from laggard.run_folder.store import list_runs
 from tests.command_line import Laggard, needs_tun
-from tests.faults import Fault, holds
+from tests.faults import Fault, count_finished_steps, holds
 
 pytestmark = needs_tun
 
@@ -71,9 +71,7 @@ def wait_for_more_steps(runs: Path) -> None:
 
 
 def count_steps(runs: Path) -> int:
-    """The steps that the first rank said it had finished."""
-    progress = next(runs.glob("*/latest/workers/progress.jsonl"))
-    return progress.read_bytes().count(b"\n")
+    return count_finished_steps(next(runs.glob("*/latest/workers/progress.jsonl")))
 
 
 def tree(pid: int) -> list[psutil.Process]:

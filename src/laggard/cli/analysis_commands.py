@@ -312,7 +312,8 @@ def _compare_campaign(
         to_campaign_document,
     )
     from laggard.analysis.campaign.comparison_text import format_campaign
-    from laggard.analysis.campaign.effect_figure import require_figure_path, save_campaign_figure
+    from laggard.analysis.campaign.effect_figure import save_campaign_figure
+    from laggard.analysis.report.style.figure_file import require_figure_path
 
     if figure is not None:
         require_figure_path(figure)

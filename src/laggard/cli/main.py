@@ -16,6 +16,7 @@ from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, ver
 from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
 from laggard.cli.predict_commands import print_prediction, print_simulation
+from laggard.cli.recommend_command import print_recommendation
 from laggard.cli.reproduce_commands import reproduce_source
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
@@ -65,6 +66,7 @@ _SECTIONS: Sections = {
     ),
     "Know before you run": (
         (print_prediction, "laggard predict my-continuum --workers edge=1..64"),
+        (print_recommendation, "laggard recommend my-continuum --within 6h --prices g5k"),
         (print_simulation, "laggard simulate my-continuum --scale edge=1000000"),
     ),
     "Emulate for your own programs": (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from laggard.core.cost_model.knee import find_knee
@@ -157,10 +158,15 @@ def count_steps(stop: Stop, step_s: float) -> int:
     return max(min(wanted), 1)
 
 
-def price_hosts(scenario: Scenario) -> float:
-    """Return the price of all training hosts for an hour, by the prices of `objective`."""
+def price_hosts(scenario: Scenario, without: AbstractSet[str] = frozenset()) -> float:
+    """Return the price of training hosts for an hour, by the prices of `objective`.
+
+    Args:
+        scenario: a loaded scenario that trains.
+        without: names of hosts that do not count.
+    """
     prices = scenario.workload.objective.prices
-    hosts = {rank.name: rank.layer for rank in scenario.ranks}
+    hosts = {rank.name: rank.layer for rank in scenario.ranks if rank.name not in without}
     return sum(prices.get(layer, 0.0) for layer in hosts.values())
 
 

@@ -80,7 +80,7 @@ def load_with_numbers(
         ScenarioError: the scenario is wrong with one of the numbers.
     """
     base = load_scenario(folder, overrides)
-    layer, service = _find_service(base, wanted.tier)
+    layer, service = find_service(base, wanted.tier)
     key = f"layers_services.layers.{layer}.services.{service}.quantity"
     for number in wanted.numbers:
         own = [*overrides, f"{key}={number}"]
@@ -91,15 +91,16 @@ def load_with_numbers(
         yield load_scenario(folder, own)
 
 
-def _spread(low: int, high: int) -> tuple[int, ...]:
-    if high - low < _AT_MOST:
-        return tuple(range(low, high + 1))
-    spread = np.geomspace(low, high, _AT_MOST)
-    return tuple(sorted({round(float(each)) for each in spread}))
+def find_service(scenario: Scenario, tier: str | None) -> tuple[int, int]:
+    """Return the positions of a layer and of its service, from 0.
 
+    Args:
+        scenario: a loaded scenario that trains.
+        tier: layer, or layer and service; None for the only service with workers.
 
-def _find_service(scenario: Scenario, tier: str | None) -> tuple[int, int]:
-    """Return the positions of a layer and of its service, from 0."""
+    Raises:
+        InputError: no service, or more than one, is meant.
+    """
     ranks = {(rank.layer_id - 1, rank.service_id - 1): rank for rank in scenario.ranks}
     matching = {
         place: rank
@@ -115,3 +116,10 @@ def _find_service(scenario: Scenario, tier: str | None) -> tuple[int, int]:
         f"--workers: workers are in {known} — say which of them varies, for example --workers"
         f" {known.partition(',')[0]}=1..16"
     )
+
+
+def _spread(low: int, high: int) -> tuple[int, ...]:
+    if high - low < _AT_MOST:
+        return tuple(range(low, high + 1))
+    spread = np.geomspace(low, high, _AT_MOST)
+    return tuple(sorted({round(float(each)) for each in spread}))
