@@ -18,7 +18,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -184,19 +186,23 @@ def main() -> None:
     """Print how often the cheapest feasible candidate was chosen, and the regret otherwise."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else CATALOGS
     trainings = tuple(simulate_trainings())
-    for level, hidden in enumerate(LEVELS):
-        ends = [
-            _try_catalog(number, trainings[number // len(LEVELS) % len(trainings)], hidden)
-            for number in range(level, count, len(LEVELS))
-        ]
-        print(f"{hidden.name}: {len(ends)} catalogs", flush=True)
-        for what, many in Counter(each.what for each in ends).most_common():
-            print(f"  {what}: {many}")
-        print("  measurements:", dict(sorted(Counter(each.measured for each in ends).items())))
-        regrets = [each.regret for each in ends if each.regret]
-        if regrets:
-            found = np.round(np.quantile(regrets, (0.5, 0.9, 1.0)), 3).tolist()
-            print(f"  regret of another: {found}; {sum(r > 0.05 for r in regrets)} above 5 %")
+    with ProcessPoolExecutor() as pool:
+        for level, hidden in enumerate(LEVELS):
+            numbers = range(level, count, len(LEVELS))
+            chosen = [trainings[number // len(LEVELS) % len(trainings)] for number in numbers]
+            tried = pool.map(_try_catalog, numbers, chosen, repeat(hidden), chunksize=8)
+            _print_level(hidden, list(tried))
+
+
+def _print_level(hidden: Hidden, ends: Sequence[End]) -> None:
+    print(f"{hidden.name}: {len(ends)} catalogs", flush=True)
+    for what, many in Counter(each.what for each in ends).most_common():
+        print(f"  {what}: {many}")
+    print("  measurements:", dict(sorted(Counter(each.measured for each in ends).items())))
+    regrets = [each.regret for each in ends if each.regret]
+    if regrets:
+        found = np.round(np.quantile(regrets, (0.5, 0.9, 1.0)), 3).tolist()
+        print(f"  regret of another: {found}; {sum(r > 0.05 for r in regrets)} above 5 %")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from laggard.cli.main import main
 from laggard.core.errors import InputError
+from laggard.predict.forecast import forecast_scenario
 from laggard.predict.host_steps import MachineSteps
 from laggard.predict.recommendation.candidates import Setting, forecast_time_s, require_few
 from laggard.predict.recommendation.memory_need import measure_memory_need
@@ -137,8 +138,23 @@ def test_a_training_that_only_computes_is_inverse_to_the_speed(tmp_path: Path) -
     setting = Setting(scenario, frozenset(each.name for each in scenario.ranks), 1)
     one_s, four_s = (forecast_time_s(setting, steps, speed) for speed in (1.0, 4.0))
     assert one_s / four_s == pytest.approx(4.0, rel=0.01)
-    # At the speed of its own host, the forecast is that of the scenario: half a core.
-    assert forecast_time_s(setting, steps, 0.5) == pytest.approx(2 * one_s, rel=0.01)
+
+
+@pytest.mark.parametrize("server", ["cloud.*", "edge.*"])
+@pytest.mark.parametrize("strategy", ["allreduce", "parameter_server", "asynchronous"])
+def test_at_the_speed_of_its_hosts_a_training_is_that_of_the_scenario(
+    tmp_path: Path, strategy: str, server: str
+) -> None:
+    placement = {"workers": ["edge.*"], "server": server}
+    workload = {"strategy": strategy, "placement": placement}
+    scenario = load_scenario(write_scenario(tmp_path / "known", workload=workload))
+    steps = MachineSteps.measure([scenario])
+    setting = Setting(scenario, frozenset(each.name for each in scenario.ranks), 4)
+    expected_s = forecast_scenario(scenario, steps).makespan_s(40).usual_s
+    half_s, two_s = (forecast_time_s(setting, steps, speed) for speed in (0.5, 2.0))
+    assert half_s == pytest.approx(expected_s, rel=0.05)
+    # A server on such a machine becomes faster with it.
+    assert two_s < half_s
 
 
 def test_memory_grows_with_the_model_and_the_samples(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class ErrorSizes:
 
 @dataclass(frozen=True)
 class CandidateTraits:
-    """What is known of N candidates before any is measured, and what they have in common.
+    """Forecasts of N candidates, and properties that several of them share.
 
     Attributes:
         speeds: logarithms of the K speeds that were simulated, ascending, [K].

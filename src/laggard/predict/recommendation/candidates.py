@@ -7,7 +7,7 @@ training is simulated with the scenario's links, by the rule of the strategy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -167,7 +167,10 @@ def forecast_time_s(setting: Setting, steps: MachineSteps, speed: float) -> floa
         training = plan_training(scenario, step_s, steps.messages, steps.handling, count)
         # One core of a machine handles a message.
         own = tuple(min(shares[host], 1.0) for host in training.hosts)
-        played = strategy.simulate(replace(training, shares_of_core=own))
+        server_share = training.server_share
+        if training.server in setting.hosts:
+            server_share = min(equipped.shares[training.server], 1.0)
+        played = strategy.simulate(replace(training, shares_of_core=own, server_share=server_share))
         return played.makespan_s / training.work.steps
 
     per_step_s = simulate(min(STEADY_STEPS, wanted))
@@ -178,8 +181,12 @@ def forecast_time_s(setting: Setting, steps: MachineSteps, speed: float) -> floa
 
 def describe_traits(candidates: Sequence[MachineCandidate]) -> CandidateTraits:
     """Return the simulated times of candidates, all at the same speeds, and what they share."""
-    families = {name: n for n, name in enumerate({each.instance.family for each in candidates})}
-    instances = {name: n for n, name in enumerate({each.instance.name for each in candidates})}
+
+    def number(names: Iterable[str]) -> Mapping[str, int]:
+        return {name: place for place, name in enumerate(dict.fromkeys(names))}
+
+    families = number(each.instance.family for each in candidates)
+    instances = number(each.instance.name for each in candidates)
 
     def collect(values: Iterator[float]) -> FloatArray:
         return np.fromiter(values, np.float64)

@@ -27,8 +27,8 @@ LEAST_USE = 0.0005
 
 _CONTENDERS = 48
 _TRIED = 12
-_OUTCOMES = 24
-_WORLDS = 768
+_OUTCOMES = 16
+_WORLDS = 512
 
 
 @dataclass(frozen=True)

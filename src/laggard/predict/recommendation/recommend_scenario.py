@@ -49,7 +49,7 @@ _USUAL_NUMBERS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class RecommendationOptions:
-    """What a recommendation starts from.
+    """Budget, prices and everything else that a recommendation starts from.
 
     Attributes:
         budget: limits of the training.
