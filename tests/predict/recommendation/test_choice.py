@@ -129,6 +129,16 @@ def test_a_cheap_candidate_that_is_probably_too_slow_is_not_chosen() -> None:
     assert found.in_budget[1] > 0.9
 
 
+def test_many_unlikely_candidates_are_no_answer() -> None:
+    # Each is too slow but for a lucky error of its own, and one of them is lucky nearly always.
+    sizes = ErrorSizes(0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.02)
+    beliefs = Beliefs.draw(describe([112.0] * 60), sizes)
+    found = choose(beliefs, np.ones(60), Budget(100.0))
+    assert found.in_budget.max() < 0.2
+    assert found.cheapest.sum() > 0.99
+    assert found.candidate is None
+
+
 def test_probabilities_are_those_of_the_worlds() -> None:
     beliefs = Beliefs.draw(describe([100.0, 110.0, 90.0]))
     prices, budget = np.array([1.0, 1.1, 0.9]), Budget(100.0, 120.0)

@@ -3,7 +3,8 @@
 A choice has a loss in every possible world. A candidate that is within the budget loses the part by
 which it costs more than the cheapest such candidate, at most 1. One that is not within the budget
 loses 1. To say that nothing is within the budget loses 1 if something is. The choice with the
-least expected loss is taken.
+least expected loss is taken, of candidates that are within the budget with even odds at least.
+Many unlikely candidates are not an answer, though one of them may well be within it.
 
 The most useful measurement lowers the expected loss of the choice after it most (knowledge
 gradient; Frazier, Powell and Dayanik, SIAM J. Control Optim. 47, 2008).
@@ -24,6 +25,9 @@ _Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 LEAST_USE = 0.0005
 """Expected loss that a measurement must save to be worth it."""
+
+LEAST_PROBABILITY = 0.5
+"""Probability with which a candidate that is chosen is within the budget at least."""
 
 _CONTENDERS = 48
 _TRIED = 12
@@ -144,8 +148,9 @@ def _compute_losses(costs: FloatArray, within: _Flags) -> FloatArray:
     """Return the expected loss of each candidate, and last that of choosing none, [N + 1]."""
     least = np.where(within, costs, np.inf).min(axis=1, keepdims=True)
     regret = np.where(within, np.minimum(costs / np.where(within, least, 1.0) - 1.0, 1.0), 1.0)
+    likely = within.mean(axis=0) >= LEAST_PROBABILITY
     none = np.isfinite(least[:, 0]).mean()
-    return np.append(regret.mean(axis=0), none)
+    return np.append(np.where(likely, regret.mean(axis=0), np.inf), none)
 
 
 def _least_loss(beliefs: Beliefs, price_per_s: FloatArray, budget: Budget) -> float:
