@@ -141,9 +141,9 @@ def _format_answer(recommendation: Recommendation) -> Iterator[str]:
         )
         return
     yield (
-        f"Recommended: {recommendation.candidates[number].name}. It is within the budget with"
-        f" {format_percent(float(choice.in_budget[number]))} probability, and the cheapest of all"
-        f" with {format_percent(float(choice.cheapest[number]))}."
+        f"Recommended: {recommendation.candidates[number].name} (within the budget:"
+        f" {format_percent(float(choice.in_budget[number]))}; the cheapest of all:"
+        f" {format_percent(float(choice.cheapest[number]))})."
     )
 
 
@@ -152,10 +152,7 @@ def _format_next(recommendation: Recommendation) -> Iterator[str]:
         yield "No further measurement is worth its time."
         return
     name = recommendation.candidates[recommendation.useful].name
-    yield (
-        f"To be surer, measure {name}: run a few steps on such machines, then add"
-        f" --measured {name}=SECONDS_OF_A_STEP to this command."
-    )
+    yield (f"To be surer, run a few steps on {name}, and add --measured {name}=SECONDS_OF_A_STEP.")
 
 
 def _unit(recommendation: Recommendation) -> str:
