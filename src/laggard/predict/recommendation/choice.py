@@ -79,7 +79,8 @@ def choose(beliefs: Beliefs, price_per_s: FloatArray, budget: Budget) -> Choice:
     """
     costs, within = _judge(beliefs.worlds, price_per_s, budget)
     losses = _compute_losses(costs, within)
-    best = int(losses.argmin())
+    likely = np.append(within.mean(axis=0) >= LEAST_PROBABILITY, True)
+    best = int(np.where(likely, losses, np.inf).argmin())
     feasible = within.any(axis=1)
     cheapest = np.bincount(
         np.where(within, costs, np.inf).argmin(axis=1)[feasible], minlength=within.shape[1]
@@ -148,9 +149,8 @@ def _compute_losses(costs: FloatArray, within: _Flags) -> FloatArray:
     """Return the expected loss of each candidate, and last that of choosing none, [N + 1]."""
     least = np.where(within, costs, np.inf).min(axis=1, keepdims=True)
     regret = np.where(within, np.minimum(costs / np.where(within, least, 1.0) - 1.0, 1.0), 1.0)
-    likely = within.mean(axis=0) >= LEAST_PROBABILITY
     none = np.isfinite(least[:, 0]).mean()
-    return np.append(np.where(likely, regret.mean(axis=0), np.inf), none)
+    return np.append(regret.mean(axis=0), none)
 
 
 def _least_loss(beliefs: Beliefs, price_per_s: FloatArray, budget: Budget) -> float:
