@@ -2,8 +2,7 @@
 
     laggard campaign experiments/architectures/architectures.yaml
     python benchmarks/predictions.py runs/campaigns/architectures
-    laggard campaign benchmarks/sizes_and_strategies.yaml
-    python benchmarks/predictions.py runs/campaigns/sizes_and_strategies --here
+    python benchmarks/predictions.py runs/campaigns/architectures --here
 
 A cell is predicted from one run of the same model in the scenario `homogeneous`, or else from the
 fastest run of that model: the steps of its hosts are known, and nothing of the predicted run is.
