@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -176,38 +176,25 @@ def recommend_scenario(
             " workload.batch_size=…"
         )
     notes = (*prices.notes, *list_notes(scenario, ()), *_list_early_ends(scenario))
-    return judge_candidates(
-        Recommendation(
-            scenario=scenario,
-            candidates=candidates,
-            times_s=np.zeros((3, 0)),
-            choice=Choice(None, 0.0, np.zeros(0), np.zeros(0)),
-            front=(),
-            budget=options.budget,
-            unit=prices.unit,
-            measured=_number_measured(scenario, candidates, options.measured),
-            useful=None,
-            notes=notes,
-        )
-    )
-
-
-def judge_candidates(recommendation: Recommendation) -> Recommendation:
-    """Fill in what follows from the candidates, the budget and the measurements."""
-    candidates, measured = recommendation.candidates, recommendation.measured
+    measured = _number_measured(scenario, candidates, options.measured)
     beliefs = Beliefs.draw(describe_traits(candidates)).with_measurements(measured)
-    prices, budget = price_seconds(candidates), recommendation.budget
+    per_s, budget = price_seconds(candidates), options.budget
     times_s = beliefs.quantiles_s(LOW, 0.5, HIGH)
-    return replace(
-        recommendation,
+    return Recommendation(
+        scenario=scenario,
+        candidates=candidates,
         times_s=times_s,
-        choice=choose(beliefs, prices, budget),
-        front=_find_front(times_s[1], times_s[1] * prices),
+        choice=choose(beliefs, per_s, budget),
+        front=_find_front(times_s[1], times_s[1] * per_s),
+        budget=budget,
+        unit=prices.unit,
+        measured=measured,
         useful=(
-            find_useful_measurement(beliefs, prices, budget, measured)
+            find_useful_measurement(beliefs, per_s, budget, measured)
             if len(measured) < MAX_MEASUREMENTS
             else None
         ),
+        notes=notes,
     )
 
 
