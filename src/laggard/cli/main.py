@@ -66,7 +66,10 @@ _SECTIONS: Sections = {
     ),
     "Know before you run": (
         (print_prediction, "laggard predict my-continuum --workers edge=1..64"),
-        (print_recommendation, "laggard recommend my-continuum --within 6h --prices g5k"),
+        (
+            print_recommendation,
+            "laggard recommend my-continuum --within 6h --prices g5k --workers edge=1..8",
+        ),
         (print_simulation, "laggard simulate my-continuum --scale edge=1000000"),
     ),
     "Emulate for your own programs": (
