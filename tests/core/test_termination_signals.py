@@ -20,6 +20,8 @@ class Descriptor:
 
 class Owner:
     field = Descriptor()
+
+print("imported", flush=True)
 """
 PROGRAM = """
 import signal, sys, time
@@ -27,7 +29,6 @@ from laggard.core.termination_signals import interrupt
 {handler}
 try:
     import imported
-    print("imported", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
