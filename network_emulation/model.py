@@ -10,12 +10,10 @@ Error texts have the form "rule — fix"; `core/yaml_source.py` splits them at t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -25,6 +23,7 @@ from pydantic import (
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import Correction, Edit, remove_key, write_value
+from laggard.core.files.csv_name import CsvName
 from laggard.core.units import (
     DelayWithUnitMs,
     DurationS,
@@ -218,16 +217,6 @@ class ProfileRule(_NetworkSection):
         return _reject_keys_with_profile(value)
 
 
-def _inside_the_scenario(value: object) -> object:
-    path = PurePosixPath(value) if isinstance(value, str) else None
-    if path is None or path.is_absolute() or ".." in path.parts or path.suffix != ".csv":
-        raise ValueError(
-            "this must be a .csv file inside the scenario folder — write its path relative to that"
-            " folder"
-        )
-    return value
-
-
 class MatrixRule(_NetworkSection):
     """Delay, rate and loss of the links between single hosts, from a CSV file.
 
@@ -235,7 +224,7 @@ class MatrixRule(_NetworkSection):
     with units, such as `10ms` or `10ms 100mbit 1%`; an empty cell is no rule.
     """
 
-    matrix: Annotated[str, BeforeValidator(_inside_the_scenario)]
+    matrix: CsvName
 
 
 class _HostChange(_Storage):
@@ -351,7 +340,7 @@ class TraceEvent(_NetworkSection):
     Its columns are seconds, delay_ms, rate_mbps and loss_percent.
     """
 
-    trace: Annotated[str, BeforeValidator(_inside_the_scenario)]
+    trace: CsvName
     src: Pattern
     dst: Pattern
     symmetric: bool = Field(default=False, strict=True)

@@ -286,7 +286,7 @@ class Server:
         self._blocked.discard(rank)
         if self.balancer is not None:
             self.balancer.remove_member(rank)
-        if not self._present_ranks and not self.plan.workload.churn:
+        if not self._present_ranks and not self.plan.workload.churn_entries:
             raise TransportError("no worker is left: all connections were reset by peers")
         return self._apply_reaction(self.rule.remove_member(rank), Push(rank, UNKNOWN, 0, 0))
 

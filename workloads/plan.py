@@ -263,7 +263,7 @@ def plan_workers(
         )
     names = tuple(host.name for host in placed)
     meeting = init_method or f"file://{(output_dir / 'rendezvous').absolute()}"
-    late = absent_at_start(turns(workload.churn, hosts, placed))
+    late = absent_at_start(turns(workload.churn_entries, hosts, placed))
     absent = tuple(rank for rank, host in enumerate(placed) if host.name in late)
     return tuple(
         WorkerPlan(

@@ -127,7 +127,7 @@ def _check_churn(
     workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
     """Yield a problem for each churn entry that the strategy or the placement does not support."""
-    if not workload.churn:
+    if not workload.churn_entries:
         return
     if not workload.strategy.supports_churn:
         name = workload.strategy.name
@@ -139,18 +139,18 @@ def _check_churn(
             value="churn",
         )
         return
-    if len(workload.churn) > MAX_RULES:
+    if len(workload.churn_entries) > MAX_RULES:
         yield source.locate_problem(
             ("churn",),
-            f"{len(workload.churn)} entries; at most {MAX_RULES} are allowed",
+            f"{len(workload.churn_entries)} entries; at most {MAX_RULES} are allowed",
             "use wider patterns",
             value="churn",
         )
         return
-    planned = turns(workload.churn, hosts, ranks)
+    planned = turns(workload.churn_entries, hosts, ranks)
     used_entries = {turn.entry for turn in planned}
     entry_problems: list[Problem] = []
-    for i, entry in enumerate(workload.churn):
+    for i, entry in enumerate(workload.churn_entries):
         entry_problems += check_pattern(source, ("churn", i, entry.key), entry.pattern, hosts)
         if i not in used_entries and select_hosts(entry.pattern, hosts):
             names = list(dict.fromkeys(host.name for host in ranks))
@@ -167,7 +167,7 @@ def _check_churn(
     yield from entry_problems
     if not entry_problems:
         for fault in faults(planned, ranks):
-            key: KeyPath = ("churn", fault.entry, workload.churn[fault.entry].key)
+            key: KeyPath = ("churn", fault.entry, workload.churn_entries[fault.entry].key)
             advice = remove_key(("churn", fault.entry), fault.fix)
             yield source.locate_problem(key, fault.rule, advice)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.corrections.names import suggest_name
@@ -13,7 +13,7 @@ from laggard.core.files.input_files import expand_home
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
 from laggard.workloads.specification.callables import is_callable_name
-from laggard.workloads.specification.churn import ChurnEntry
+from laggard.workloads.specification.churn import ChurnEntry, DrawnChurn, name_form
 from laggard.workloads.specification.datasets import (
     DATASET_NAMES,
     Cifar10,
@@ -86,8 +86,15 @@ class Workload(Section):
             "steps between two checkpoints, which the first worker writes; default: no checkpoints"
         ),
     )
-    churn: tuple[ChurnEntry, ...] = Field(
-        default=(), description="workers that leave or join while the others train"
+    churn: Annotated[
+        Annotated[tuple[ChurnEntry, ...], Tag("entries")] | Annotated[DrawnChurn, Tag("drawn")],
+        Discriminator(name_form),
+    ] = Field(
+        default=(),
+        description=(
+            "workers that leave or join while the others train: entries with their times, or"
+            " observed lives from which times are drawn"
+        ),
     )
     seed: int = Field(
         default=1, ge=0, le=MAX_SEED, description="seed of weights, sample order and random events"
@@ -100,6 +107,11 @@ class Workload(Section):
             advice = suggest_name(name, MODEL_NAMES, also="package.module:callable")
             raise broken_rule("no such model", advice)
         return name
+
+    @property
+    def churn_entries(self) -> tuple[ChurnEntry, ...]:
+        """Return the entries of `churn`; there are none before the lives of machines are drawn."""
+        return self.churn if isinstance(self.churn, tuple) else ()
 
     def located(self, scenario_folder: Path) -> Workload:
         """Return the workload with the dataset's folder resolved against the scenario's folder."""

@@ -5,7 +5,7 @@ All functions are pure: they turn the section's entries into turns of hosts, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import remove_key
+from laggard.core.files.csv_name import CsvName
 from laggard.core.hosts import Host, select_hosts
 from laggard.core.units import DurationS
 from laggard.workloads.specification.section import Section
@@ -51,6 +52,37 @@ class ChurnEntry(Section):
     def key(self) -> str:
         """Return the key under which the pattern is written."""
         return "leaves" if self.joins is None else "joins"
+
+
+class DrawnChurn(Section):
+    """Lives of machines that may be revoked, drawn from observed ones with the workload's seed."""
+
+    lifetimes: CsvName = Field(
+        description=(
+            "CSV of observed lives in the scenario's folder: hours or seconds, and censored"
+        )
+    )
+    hosts: str = Field(
+        default="*", description="pattern of the hosts whose machines may be revoked"
+    )
+    back_after_s: DurationS | None = Field(
+        default=None,
+        alias="back_after",
+        description=(
+            "time from a revocation until a new machine joins, such as 30s; default: none joins"
+        ),
+    )
+    faster: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="how many times shorter than the observed lives the drawn ones are",
+    )
+
+
+def name_form(churn: object) -> str:
+    """Return which form the section has: `drawn` for a mapping, else `entries`."""
+    return "drawn" if isinstance(churn, Mapping | DrawnChurn) else "entries"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, 
         notes[f"timed changes of {', '.join(unknown)} are not predicted"] = None
     if any(each.loss_percent for each in scenario.links.pairs.values()):
         notes["lost packets are not predicted, so links with loss are slower than this"] = None
-    if scenario.workload.churn:
+    if scenario.workload.churn_entries:
         notes["workers that leave or join are not predicted: all are present here"] = None
     return tuple(notes)
 

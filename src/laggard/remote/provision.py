@@ -83,7 +83,7 @@ def require_supported(scenario: Scenario, testbed: RemoteTestbed) -> None:
 
 
 def _find_churn_problems(scenario: Scenario) -> Iterator[Problem]:
-    if scenario.workload.churn:
+    if scenario.workload.churn_entries:
         rule = "real machines do not support workers that leave or join during training yet"
         yield scenario.sources.workload.locate_problem(
             ("churn",), rule, "remove `churn`, or run with --on local", value="churn"

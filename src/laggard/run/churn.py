@@ -53,7 +53,7 @@ class ChurnScheduler:
         """Set time zero to the beginning of the first step, `zero_ns` (CLOCK_MONOTONIC)."""
         scenario = self.context.scenario
         self._zero_ns = zero_ns
-        self._due = deque(turns(scenario.workload.churn, scenario.hosts, scenario.ranks))
+        self._due = deque(turns(scenario.workload.churn_entries, scenario.hosts, scenario.ranks))
         self._plans = {worker.rank: worker for worker in self.workers}
 
     @property

@@ -41,6 +41,6 @@ def plan_watcher(context: RunContext) -> WatcherPlan:
         alarms=str(context.folder / ALARMS_FILE),
         hosts=tuple((host.name, host.address, host.layer) for host in context.scenario.ranks),
         sampled=sampled_hosts(workload, hosts),
-        lockstep=workload.strategy.sync_mode == "lockstep" and not workload.churn,
+        lockstep=workload.strategy.sync_mode == "lockstep" and not workload.churn_entries,
         dilation=context.dilation.factor,
     )

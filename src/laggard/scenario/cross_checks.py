@@ -37,7 +37,7 @@ def find_late_entries(
         f"training stops after {stop_time_s:g} s, before this entry begins, so it has no effect",
         "use an earlier `at`, or a larger stop.time",
     )
-    for i, entry in enumerate(workload.churn):
+    for i, entry in enumerate(workload.churn_entries):
         if entry.at_s >= stop_time_s:
             yield sources.workload.locate_problem(("churn", i, "at"), rule, fix)
     for i, event in enumerate(heterogeneity.events):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from laggard.core.corrections.model_problems import validate_model
 from laggard.core.emulated_drive import DriveLimits
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.hosts import Host
-from laggard.core.yaml_source import KeyPath, YamlSource
+from laggard.core.yaml_source import YamlSource
 from laggard.layers_services.compile import compile_hosts
 from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.play_inputs import PlayInputs, find_input_problems
@@ -27,8 +26,7 @@ from laggard.layers_services.validate import validate_workflow
 from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
-from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
-from laggard.network_emulation.links.link_matrix import MatrixCell, parse_matrix
+from laggard.network_emulation.links.link_matrix import MatrixCell
 from laggard.network_emulation.links.link_warnings import link_warnings
 from laggard.network_emulation.links.plan_links import LinkPlan, plan_links
 from laggard.network_emulation.memory.plan import memory_problems, memory_warnings, plan_memory
@@ -37,6 +35,8 @@ from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.network_emulation.validate import check_heterogeneity as validate_heterogeneity
 from laggard.network_emulation.validate import validate_rules
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
+from laggard.scenario.csv_files import parse_cells, parse_points, read_csv_files
+from laggard.scenario.drawn_churn import resolve_churn
 from laggard.scenario.files import (
     ScenarioFile,
     find_file_warnings,
@@ -52,7 +52,6 @@ from laggard.workloads.workload import Workload
 
 # A hostile or generated file may have thousands of problems; nobody reads more than these.
 MAX_PROBLEMS = 100
-MAX_TRACE_BYTES = 16 << 20
 
 _NO_TRAINING = Workload.model_validate({"model": "mlp", "dataset": "digits"})
 """Workload of a scenario that trains nothing.
@@ -248,8 +247,10 @@ def load_scenario(
         problems.add(validate_workflow(models.workflow, hosts, sources.workflow, own))
     if plays is not None:
         problems.add(find_input_problems(sources.workflow, folder, plays))
+    traces, missing = read_csv_files(models.heterogeneity, models.workload, folder, sources)
+    problems.add(missing)
+    models = _resolve_churn(models, hosts, traces, sources, problems)
     ranks = _place_ranks(models, hosts, sources, problems) if trains else ()
-    traces = _read_csv_files(models, folder, sources, problems)
     network = _plan_network(models, hosts, sources, problems, traces)
     if network is not None and models.heterogeneity is not None:
         workers = [host.name for host in ranks]
@@ -303,6 +304,21 @@ def _validate_models(
     )
 
 
+def _resolve_churn(
+    models: _ScenarioModels,
+    hosts: tuple[Host, ...],
+    csv_files: Mapping[str, bytes],
+    sources: ScenarioSources,
+    problems: _ProblemCollector,
+) -> _ScenarioModels:
+    """Draw the lives of machines; without a valid placement, which is reported later, none."""
+    workload, source = models.workload, sources.workload
+    if workload is None or any(validate_placement(workload, hosts, source)):
+        return models
+    resolved = problems.try_call(lambda: resolve_churn(workload, hosts, csv_files, source))
+    return replace(models, workload=resolved or workload)
+
+
 def _place_ranks(
     models: _ScenarioModels,
     hosts: tuple[Host, ...],
@@ -338,7 +354,7 @@ def _plan_network(
     folder = Path(sources.heterogeneity.path).parent
     cells: dict[str, tuple[MatrixCell, ...]] = {}
     for name in heterogeneity.matrices.keys() & csv_files.keys():
-        parse = partial(_parse_matrix, csv_files[name], str(folder / name), hosts)
+        parse = partial(parse_cells, csv_files[name], str(folder / name), hosts)
         cells[name] = problems.try_call(parse) or ()
     if len(cells) < len(heterogeneity.matrices):
         return None
@@ -347,37 +363,6 @@ def _plan_network(
         lambda: plan_links(network, heterogeneity, hosts, *sources_of_links, cells)
     )
     return None if links is None or shares is None else (links, shares)
-
-
-def _read_csv_files(
-    models: _ScenarioModels, folder: Path, sources: ScenarioSources, problems: _ProblemCollector
-) -> Mapping[str, bytes]:
-    """Read every trace and matrix, by its name in the scenario.
-
-    A file that cannot be read is a problem at the place that names it.
-    """
-    found: dict[str, bytes] = {}
-    for name, key in _list_csv_files(models.heterogeneity):
-        if name in found:
-            continue
-        try:
-            found[name] = read_bounded(folder / name, name, MAX_TRACE_BYTES)
-        except ScenarioError as error:
-            rules = [problem.rule for problem in error.problems]
-            fix = f"put the {key[-1]} file into the scenario's folder"
-            problems.add(sources.heterogeneity.locate_problem(key, rule, fix) for rule in rules)
-    return found
-
-
-def _list_csv_files(heterogeneity: Heterogeneity | None) -> Iterator[tuple[str, KeyPath]]:
-    """Yield the name and the place of every file that `heterogeneity.yaml` names."""
-    if heterogeneity is None:
-        return
-    for name, i in heterogeneity.matrices.items():
-        yield name, ("deterministic", i, "matrix")
-    for i, event in enumerate(heterogeneity.events):
-        if isinstance(event, TraceEvent):
-            yield event.trace, ("dynamic", i, "trace")
 
 
 def _expand_changes(
@@ -392,33 +377,11 @@ def _expand_changes(
     assert models.workload is not None
     events = models.heterogeneity.events
     names = {event.trace for event in events if isinstance(event, TraceEvent)}
-    points = {name: _parse_points(traces[name], str(folder / name)) for name in sorted(names)}
+    points = {name: parse_points(traces[name], str(folder / name)) for name in sorted(names)}
     horizon_s = get_event_horizon_s(models.workload)
     return expand_events(
         models.heterogeneity, hosts, links, horizon_s, points, sources.heterogeneity
     )
-
-
-def _parse_points(data: bytes, path: str) -> tuple[TracePoint, ...]:
-    return _parse_csv(data, path, lambda text: parse_trace(text, path))
-
-
-def _parse_matrix(data: bytes, path: str, hosts: Sequence[Host]) -> tuple[MatrixCell, ...]:
-    return _parse_csv(data, path, lambda text: parse_matrix(text, path, hosts))
-
-
-def _parse_csv(data: bytes, path: str, parse: Callable[[str], Planned]) -> Planned:
-    try:
-        return parse(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        problem = Problem(
-            path, 0, 0, f"byte {error.start}", "a CSV file must be UTF-8 text", "save it as UTF-8"
-        )
-        raise ScenarioError((problem,)) from error
-    except csv.Error as error:
-        raise ScenarioError(
-            (Problem(path, 0, 0, "", f"not a CSV file: {error}", "save it as plain CSV"),)
-        ) from error
 
 
 def _find_storage_warnings(

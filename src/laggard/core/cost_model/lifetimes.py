@@ -8,15 +8,22 @@ its mean: revocations per observed time.
 
 from __future__ import annotations
 
+import bisect
 import math
+import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.errors import InputError
+
+# A scenario draws lives before the sandbox is entered, which must not find numpy's threads.
+if TYPE_CHECKING:
+    import numpy as np
+
+    from laggard.core.cost_model.arrays import FloatArray
 
 
 @dataclass(frozen=True)
@@ -71,18 +78,22 @@ class Lifetimes:
         return ended / math.fsum(each.seconds for each in self.lives)
 
     @cached_property
-    def _steps(self) -> tuple[FloatArray, FloatArray]:
+    def _steps(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the ages at revocations, ascending, and the survival after each."""
-        ages = np.array([each.seconds for each in self.lives])
-        ended = np.array([not each.censored for each in self.lives])
-        times = np.unique(ages[ended])
-        at_risk = np.array([(ages >= time).sum() for time in times])
-        revoked = np.array([((ages == time) & ended).sum() for time in times])
-        return times, np.cumprod(1.0 - revoked / at_risk)
+        revoked = Counter(each.seconds for each in self.lives if not each.censored)
+        ages = sorted(each.seconds for each in self.lives)
+        times, after, survival = sorted(revoked), [], 1.0
+        for time_s in times:
+            at_risk = len(ages) - bisect.bisect_left(ages, time_s)
+            survival *= 1.0 - revoked[time_s] / at_risk
+            after.append(survival)
+        return tuple(times), tuple(after)
 
     def survival(self, age_s: FloatArray | float) -> FloatArray:
         """Return the probability that a machine lives longer than an age, in the shape of it."""
-        times, after = self._steps
+        import numpy as np
+
+        times, after = map(np.array, self._steps)
         ages = np.asarray(age_s, dtype=np.float64)
         place = np.searchsorted(times, ages, side="right")
         known = np.where(place > 0, after[np.maximum(place - 1, 0)], 1.0)
@@ -94,11 +105,22 @@ class Lifetimes:
     def _longest_s(self) -> float:
         return max(each.seconds for each in self.lives)
 
+    def draw_life(self, rng: random.Random) -> float:
+        """Draw one life in seconds."""
+        times, after = self._steps
+        drawn = rng.random()
+        # The life ends at the first age at which the survival is at most the drawn number.
+        place = bisect.bisect_left(after, -drawn, key=lambda survival: -survival)
+        if place < len(times):
+            return times[place]
+        return self._longest_s + rng.expovariate(self.mean_rate_per_s)
+
     def draw(self, rng: np.random.Generator, shape: Sequence[int]) -> FloatArray:
         """Draw lives in seconds."""
-        times, after = self._steps
+        import numpy as np
+
+        times, after = map(np.array, self._steps)
         drawn = rng.random(tuple(shape))
-        # The life ends at the first age at which the survival is at most the drawn number.
         place = np.searchsorted(-after, -drawn, side="left")
         tail_s = self._longest_s + rng.exponential(1 / self.mean_rate_per_s, drawn.shape)
         inside = place < len(times)
@@ -117,6 +139,8 @@ def compute_revocation_rate(lifetimes: Lifetimes, step_s: float, count: int) -> 
         step_s: seconds between two values.
         count: number of values; the first is that of the first `step_s` seconds.
     """
+    import numpy as np
+
     edges_s: FloatArray = np.arange(count + 1, dtype=np.float64) * step_s
     ending = -np.diff(lifetimes.survival(edges_s))
     renewals = np.zeros(count)

@@ -34,18 +34,30 @@ def read_lifetimes(path: Path) -> Lifetimes:
     Raises:
         InputError: the file cannot be read, or is no table of lives; with the line.
     """
-    data = read_bounded(path, MAX_BYTES)
+    return parse_lifetimes(read_bounded(path, MAX_BYTES), str(path))
+
+
+def parse_lifetimes(data: bytes, name: str) -> Lifetimes:
+    """Parse observed lives.
+
+    Args:
+        data: content of the file.
+        name: name of the file in messages.
+
+    Raises:
+        InputError: the content is no table of lives; with the line.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not text in UTF-8 ({error.reason}) — {_COLUMNS}") from error
+        raise InputError(f"{name}: is not text in UTF-8 ({error.reason}) — {_COLUMNS}") from error
     try:
-        return Lifetimes(tuple(_parse_lives(text, path)))
+        return Lifetimes(tuple(_parse_lives(text, name)))
     except csv.Error as error:
-        raise InputError(f"{path}: is no CSV file ({error}) — {_COLUMNS}") from error
+        raise InputError(f"{name}: is no CSV file ({error}) — {_COLUMNS}") from error
 
 
-def _parse_lives(text: str, path: Path) -> Iterator[Life]:
+def _parse_lives(text: str, path: str) -> Iterator[Life]:
     rows = csv.DictReader(io.StringIO(text), strict=True)
     names = [name.strip() for name in rows.fieldnames or []]
     units = [name for name in names if name in _UNITS]

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from laggard.cli.main import main
 from laggard.core.cost_model.lifetimes import Life
+from laggard.core.cost_model.lifetimes_file import read_lifetimes
 from laggard.core.errors import LaggardError
-from laggard.predict.lifetimes_file import read_lifetimes
 from tests.predict.scenario_folder import write_scenario
 
 
