@@ -25,11 +25,17 @@ def save_figure(figure: Figure, path: Path) -> None:
         OSError: the file cannot be written.
     """
     require_figure_path(path)
+    if path.suffix == ".svg":
+        write_text(path, to_styled_svg(figure))
+        return
     with house_style():
-        if path.suffix == ".svg":
-            write_text(path, to_svg(figure))
-        else:
-            write_atomically(path, to_png(figure))
+        write_atomically(path, to_png(figure))
+
+
+def to_styled_svg(figure: Figure) -> str:
+    """Return a figure of the house's style as an SVG document."""
+    with house_style():
+        return to_svg(figure)
 
 
 def require_figure_path(path: Path) -> None:
