@@ -47,6 +47,7 @@ SCRIPT = """
                 shutil.copytree(scenario_folder, folder, ignore=shutil.ignore_patterns("workload.yaml"))
                 (folder / "workflow.yaml").write_text(json.dumps(PLAYS))
                 record, made = run_remote(load_scenario(folder), plain)
+                assert (made / "events.parquet").exists(), record.model_dump_json()
                 events = pq.read_table(made / "events.parquet").num_rows
                 fetched = {path.name: path.read_text() for path in (made / "workflow").glob("*.example.org*")}
                 return {**record.model_dump(mode="json"), "events": events, "fetched": fetched}

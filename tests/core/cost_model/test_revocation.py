@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -37,10 +38,10 @@ def simulate(
     training: RevocableTraining, lifetimes: Lifetimes, interval_s: float, runs: int
 ) -> tuple[float, float]:
     """Mean end and number of revocations of trainings that are played life by life."""
-    rng = np.random.default_rng(11)
+    rng = random.Random(11)
     ends, revoked = np.zeros(runs), np.zeros(runs)
     for run in range(runs):
-        dies = lifetimes.draw(rng, (training.machines,))
+        dies = np.array([lifetimes.draw_life(rng) for _ in range(training.machines)])
         now_s, done_s = 0.0, 0.0
         while done_s < training.work_s:
             part_s = min(interval_s, training.work_s - done_s)
@@ -52,12 +53,12 @@ def simulate(
             # A machine that is revoked during a restart begins the restart again.
             now_s = float(dies[first]) + training.restart_s
             revoked[run] += 1
-            dies[first] += lifetimes.draw(rng, ())
+            dies[first] += lifetimes.draw_life(rng)
             while dies.min() < now_s:
                 first = int(dies.argmin())
                 now_s = float(dies[first]) + training.restart_s
                 revoked[run] += 1
-                dies[first] += lifetimes.draw(rng, ())
+                dies[first] += lifetimes.draw_life(rng)
         ends[run] = now_s
     return float(ends.mean()), float(revoked.mean())
 
@@ -125,7 +126,8 @@ def test_the_survival_is_that_of_kaplan_and_meier() -> None:
 
 def test_drawn_lives_survive_as_often_as_observed_ones() -> None:
     lives = sample_lives("infant")
-    drawn = lives.draw(np.random.default_rng(2), (20_000,))
+    rng = random.Random(2)
+    drawn = np.array([lives.draw_life(rng) for _ in range(20_000)])
     for age in (0.5, 3.0, 12.0, 23.0, 40.0):
         survived = float((drawn > age * HOUR).mean())
         assert survived == pytest.approx(float(lives.survival(age * HOUR)), abs=0.015)

@@ -12,7 +12,6 @@ import bisect
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,8 +20,6 @@ from laggard.core.errors import InputError
 
 # A scenario draws lives before the sandbox is entered, which must not find numpy's threads.
 if TYPE_CHECKING:
-    import numpy as np
-
     from laggard.core.cost_model.arrays import FloatArray
 
 
@@ -71,7 +68,7 @@ class Lifetimes:
                 " revocations — give lives that did, or predict without lifetimes"
             )
 
-    @property
+    @cached_property
     def mean_rate_per_s(self) -> float:
         """Return the number of revocations per second of observed life."""
         ended = sum(not each.censored for each in self.lives)
@@ -101,7 +98,7 @@ class Lifetimes:
         survival: FloatArray = known * np.exp(-self.mean_rate_per_s * beyond_s)
         return survival
 
-    @property
+    @cached_property
     def _longest_s(self) -> float:
         return max(each.seconds for each in self.lives)
 
@@ -114,18 +111,6 @@ class Lifetimes:
         if place < len(times):
             return times[place]
         return self._longest_s + rng.expovariate(self.mean_rate_per_s)
-
-    def draw(self, rng: np.random.Generator, shape: Sequence[int]) -> FloatArray:
-        """Draw lives in seconds."""
-        import numpy as np
-
-        times, after = map(np.array, self._steps)
-        drawn = rng.random(tuple(shape))
-        place = np.searchsorted(-after, -drawn, side="left")
-        tail_s = self._longest_s + rng.exponential(1 / self.mean_rate_per_s, drawn.shape)
-        inside = place < len(times)
-        lives: FloatArray = np.where(inside, times[np.minimum(place, len(times) - 1)], tail_s)
-        return lives
 
 
 def compute_revocation_rate(lifetimes: Lifetimes, step_s: float, count: int) -> FloatArray:
