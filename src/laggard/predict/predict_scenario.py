@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.core.errors import InputError
-from laggard.predict.accuracy_curve import AccuracyCurve
 from laggard.predict.forecast import Forecast, forecast_scenario, require_predictable
 from laggard.predict.host_steps import MachineSteps, RecordedSteps
 from laggard.predict.revocable import (
@@ -29,14 +28,11 @@ class Prediction:
         forecasts: a forecast for every number of workers.
         revocations: expected ends with revocations, for every number of workers; empty if the lives
             of the machines are not given.
-        accuracy: what recorded runs say about the accuracy at which training ends; None if it does
-            not end at one, or nothing was recorded.
     """
 
     scenario: Scenario
     forecasts: tuple[Forecast, ...]
     revocations: tuple[RevocationForecast, ...] = ()
-    accuracy: AccuracyCurve | None = None
 
 
 @dataclass(frozen=True)
@@ -111,11 +107,10 @@ def predict_scenario(
     )
     forecasts = tuple(forecast_scenario(each, source) for each in scenarios)
     revocations = options.revocations
-    accuracy = AccuracyCurve.read(options.recorded, scenario.workload)
     if revocations is None:
-        return Prediction(scenario, forecasts, accuracy=accuracy)
+        return Prediction(scenario, forecasts)
     ends = tuple(
         forecast_revocations(each, forecast, revocations)
         for each, forecast in zip(scenarios, forecasts, strict=True)
     )
-    return Prediction(scenario, forecasts, ends, accuracy)
+    return Prediction(scenario, forecasts, ends)
