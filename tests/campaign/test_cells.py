@@ -21,7 +21,6 @@ from laggard.campaign.cells import (
     list_cells,
     list_setups,
     make_digest,
-    to_yaml,
 )
 from laggard.core.errors import InputError
 
