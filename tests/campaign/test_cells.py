@@ -23,6 +23,7 @@ from laggard.campaign.cells import (
     make_digest,
 )
 from laggard.core.errors import InputError
+from laggard.core.yaml_source import to_yaml
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
