@@ -109,7 +109,8 @@ def measure(case: Case, repeats: int, runs: Path) -> dict[str, object]:
     ]
     words += [f"--name={case.name}", "--fidelity=record"]
     words += [f"--set={each}" for each in case.overrides()]
-    environment = {"PYTHONPATH": str(HERE), PREP_VARIABLE: str(PREP_S if case.has("prep") else 0)}
+    paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    environment = {"PYTHONPATH": paths, PREP_VARIABLE: str(PREP_S if case.has("prep") else 0)}
     done = subprocess.run(
         [sys.executable, "-m", "laggard", *words],
         env={**os.environ, **environment},
