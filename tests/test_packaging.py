@@ -13,7 +13,18 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOMS = ("experiments", "layers_services", "network_emulation", "workloads", "analysis")
-SHIPPED_SUFFIXES = {".py", ".json", ".yaml", ".md", ".ipynb", ".html", ".css", ".js", ".mplstyle"}
+SHIPPED_SUFFIXES = {
+    ".py",
+    ".json",
+    ".yaml",
+    ".md",
+    ".ipynb",
+    ".html",
+    ".css",
+    ".js",
+    ".csv",
+    ".mplstyle",
+}
 
 
 def _tree() -> tuple[Path, ...]:

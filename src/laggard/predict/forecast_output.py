@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 def format_prediction(prediction: Prediction) -> str:
     """Format the forecasts of a scenario with one or several numbers of workers."""
-    lines = _format_lines(prediction.scenario, prediction.forecasts)
+    lines = _format_lines(prediction)
     return "\n".join([*lines, *map(format_revocations, prediction.revocations)])
 
 
-def _format_lines(scenario: Scenario, forecasts: Sequence[Forecast]) -> Iterator[str]:
+def _format_lines(prediction: Prediction) -> Iterator[str]:
+    scenario, forecasts, curve = prediction.scenario, prediction.forecasts, prediction.accuracy
     workload = scenario.workload
+    learned = curve is not None and bool(curve.learned)
     yield (
         f"{scenario.name}: {workload.model} on {workload.dataset.name},"
         f" {workload.strategy.describe()}"
@@ -33,7 +35,10 @@ def _format_lines(scenario: Scenario, forecasts: Sequence[Forecast]) -> Iterator
     steps = workload.stop.steps
     priced = any(each.cost_per_hour for each in forecasts)
     header = ["workers", "samples", "step", "samples/s", "per worker"]
-    header += [f"{steps} steps"] * (steps is not None) + ["per hour"] * priced + ["limited by"]
+    header += [f"{steps} steps"] * (steps is not None)
+    if learned:
+        header.append(f"{100 * (workload.stop.accuracy or 0):g} % accuracy")
+    header += ["per hour"] * priced + ["limited by"]
     rows = [header]
     for each in forecasts:
         row = [
@@ -45,13 +50,16 @@ def _format_lines(scenario: Scenario, forecasts: Sequence[Forecast]) -> Iterator
         ]
         if steps is not None:
             row.append(f"{each.makespan_s(steps).usual_s:.4g} s")
+        if learned:
+            row.append(_format_accuracy(prediction, each))
         if priced:
             row.append(f"{each.cost_per_hour:.2f}")
         rows.append([*row, _format_limit(each)])
     yield from align_columns(rows)
     if len(forecasts) > 1:
         yield _format_knee(forecasts)
-    yield from (f"note: {each}" for each in list_notes(scenario, forecasts))
+    notes = (*list_notes(scenario, forecasts), *(curve.notes if curve is not None else ()))
+    yield from (f"note: {each}" for each in notes)
 
 
 def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, ...]:
@@ -85,6 +93,7 @@ def build_prediction_document(prediction: Prediction) -> dict[str, JsonValue]:
                 "step_s_high": each.step_s.high_s if math.isfinite(each.step_s.high_s) else None,
                 "samples_per_s": each.samples_per_s,
                 "makespan_s": None if steps is None else each.makespan_s(steps).usual_s,
+                "accuracy_s": _build_accuracy(prediction, each),
                 "cost_per_hour": each.cost_per_hour,
                 "limited_by": each.limit.name.lower(),
                 "gains": {burden.name.lower(): gain for burden, gain in each.gains.items()},
@@ -102,8 +111,29 @@ def build_prediction_document(prediction: Prediction) -> dict[str, JsonValue]:
             }
             for each in prediction.revocations
         ],
-        "notes": list(list_notes(scenario, forecasts)),
+        "notes": [
+            *list_notes(scenario, forecasts),
+            *(prediction.accuracy.notes if prediction.accuracy is not None else ()),
+        ],
     }
+
+
+def _build_accuracy(prediction: Prediction, forecast: Forecast) -> JsonValue:
+    curve = prediction.accuracy
+    found_s = None if curve is None else curve.forecast_s(forecast)
+    if found_s is None:
+        return None
+    return {
+        "low": found_s.low_s,
+        "usual": found_s.usual_s,
+        "high": found_s.high_s if math.isfinite(found_s.high_s) else None,
+    }
+
+
+def _format_accuracy(prediction: Prediction, forecast: Forecast) -> str:
+    curve = prediction.accuracy
+    found_s = None if curve is None else curve.forecast_s(forecast)
+    return "unknown" if found_s is None else f"{found_s.usual_s:.4g} s"
 
 
 def _finish_document(forecast: RevocationForecast, finish: ExpectedFinish) -> dict[str, JsonValue]:

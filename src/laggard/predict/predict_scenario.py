@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.core.errors import InputError
+from laggard.predict.accuracy_curve import AccuracyCurve
 from laggard.predict.forecast import Forecast, forecast_scenario, require_predictable
 from laggard.predict.host_steps import MachineSteps, RecordedSteps
 from laggard.predict.revocable import (
@@ -28,11 +29,14 @@ class Prediction:
         forecasts: a forecast for every number of workers.
         revocations: expected ends with revocations, for every number of workers; empty if the lives
             of the machines are not given.
+        accuracy: what recorded runs say about the accuracy at which training ends; None if it does
+            not end at one, or nothing was recorded.
     """
 
     scenario: Scenario
     forecasts: tuple[Forecast, ...]
     revocations: tuple[RevocationForecast, ...] = ()
+    accuracy: AccuracyCurve | None = None
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,11 @@ def predict_scenario(
     )
     forecasts = tuple(forecast_scenario(each, source) for each in scenarios)
     revocations = options.revocations
+    accuracy = AccuracyCurve.read(options.recorded, scenario.workload)
     if revocations is None:
-        return Prediction(scenario, forecasts)
+        return Prediction(scenario, forecasts, accuracy=accuracy)
     ends = tuple(
         forecast_revocations(each, forecast, revocations)
         for each, forecast in zip(scenarios, forecasts, strict=True)
     )
-    return Prediction(scenario, forecasts, ends)
+    return Prediction(scenario, forecasts, ends, accuracy)
