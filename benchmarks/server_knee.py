@@ -6,7 +6,7 @@ CM_DARE has the published measurements of S. Li, R. J. Walls, T. Guo, *Character
 distributed training with transient cloud GPU servers*, ICDCS 2020 (github.com/cake-lab/CM-DARE):
 `speed_and_cluster_size`, with the steps per second of up to eight workers of one GPU type and one
 server, and `0latency_norm_computation.csv`, with the sizes of the models. The service of each model
-is expected from the greatest speeds of the other models; see `predict/server_queue.py`.
+is expected from the greatest speeds of the other models; see `core/cost_model/server_queue.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from laggard.predict.server_queue import ServiceCost, fit_server_queue
+from laggard.core.cost_model.server_queue import ServiceCost, fit_server_queue
 
 KNOWN, PREDICTED = (1, 2, 3), range(4, 9)
 SATURATED = (6, 7, 8)

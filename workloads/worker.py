@@ -168,6 +168,7 @@ class WorkerResources:
             context.device,
             fewest_samples(context.model),
             self.drive,
+            self.plan.workload.samples,
         )
 
     @property

@@ -19,6 +19,7 @@ from laggard.workloads.specification.datasets import (
     Cifar10,
     DatasetSpec,
     ImageFolder,
+    SampleSource,
 )
 from laggard.workloads.specification.section import NameOrMapping, Section, named
 from laggard.workloads.specification.training import (
@@ -48,6 +49,14 @@ class Workload(Section):
     )
     dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)] = Field(
         description="training and test data; some datasets need a folder"
+    )
+    samples: SampleSource = Field(
+        "stored",
+        description=(
+            "source of the samples of a step: stored (the host's drive), cold (the drive, without"
+            " the system's cache), warm (the cache, without the drive), or prepared (one batch in"
+            " memory for all steps, to measure everything else)"
+        ),
     )
     batch_size: int = Field(
         128, ge=1, le=10_000_000, description="number of samples per step, over all workers"

@@ -21,9 +21,9 @@ from laggard.campaign.cells import (
     list_cells,
     list_setups,
     make_digest,
-    to_yaml,
 )
 from laggard.core.errors import InputError
+from laggard.core.yaml_source import to_yaml
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.cost_model.lifetimes import Life, Lifetimes
 from laggard.core.hosts import Host
+from laggard.core.revocation.lifetimes import Life, Lifetimes
 from laggard.scenario.drawn_churn import draw_entries
 from laggard.scenario.load import Scenario, load_scenario
 from laggard.workloads.specification.churn import ChurnEntry, DrawnChurn, faults, turns

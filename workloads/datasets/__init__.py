@@ -44,6 +44,8 @@ def prepare_data(settings: DataSettings, output_dir: Path) -> None:
         from laggard.workloads.datasets import image_folder
 
         image_folder.index(settings.dataset, settings.seed, folder)
+        if settings.samples == "warm":
+            image_folder.read_all(folder)
     elif (arrays := _create_arrays(settings)) is not None:
         from laggard.workloads.datasets.arrays import save_arrays
 

@@ -8,7 +8,7 @@ core.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,14 @@ class Split(Protocol):
 
     def prepare(self, raw: Raw) -> Batch:
         """Convert samples to tensors; this is the part that the processor costs."""
+
+
+@runtime_checkable
+class CachedSplit(Split, Protocol):
+    """Samples that the system caches when they are fetched."""
+
+    def drop_from_cache(self, indices: Indices) -> None:
+        """Have the next fetch read samples from their storage."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", 
 INDEX = "image_folder.json"
 # One in so many images is kept for tests if the folder has no split of its own.
 TEST_PART = 5
+_CHUNK_BYTES = 1 << 20
 
 Labelled = list[tuple[str, int]]
 
@@ -43,6 +45,12 @@ class FileSplit:
     def fetch(self, indices: Indices) -> Raw:
         """Read the files."""
         return Raw(tuple(self.files[i].read_bytes() for i in indices), self.labels[indices])
+
+    def drop_from_cache(self, indices: Indices) -> None:
+        """Have the next fetch read these files from their storage (see `CachedSplit`)."""
+        for i in indices:
+            with self.files[i].open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def prepare(self, raw: Raw) -> Batch:
         """Decode the files, resize the images, and scale the values to -1 … 1.
@@ -94,6 +102,15 @@ def index(spec: ImageFolder, seed: int, target: Path) -> None:
         )
     listing = {"train": train, "test": test, "classes": classes, "size": spec.size}
     write_whole(target / INDEX, json.dumps(listing).encode())
+
+
+def read_all(folder: Path) -> None:
+    """Read every file of the dataset that `index` has listed, so that the system caches it."""
+    for split in ("train", "test"):
+        for path, _ in json.loads((folder / INDEX).read_bytes())[split]:
+            with Path(path).open("rb") as file:
+                while file.read(_CHUNK_BYTES):
+                    pass
 
 
 def load(folder: Path) -> Data:

@@ -13,6 +13,15 @@ from laggard.workloads.specification.section import Section
 
 DATASET_NAMES = ("digits", "synthetic", "cifar10", "image_folder")
 
+SampleSource = Literal["stored", "cold", "warm", "prepared"]
+"""Source of the samples of a step.
+
+- `stored`: from their storage; image files that the system has cached are read from its cache.
+- `cold`: from their storage, also if the system has cached them.
+- `warm`: from the system's cache: they were read before the training, and no drive limits it.
+- `prepared`: from the worker's memory, where one prepared batch serves all steps.
+"""
+
 
 class Digits(Section):
     """1797 real 8x8 images of handwritten digits: 1437 for training, 360 for tests.
@@ -115,6 +124,10 @@ class DataSettings(Protocol):
 
     @property
     def dataset(self) -> DatasetSpec:
+        """Return the source of the samples."""
+
+    @property
+    def samples(self) -> SampleSource:
         """Return the source of the samples."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,8 +10,9 @@ from torch import nn
 
 from laggard.core.emulated_drive import Drive
 from laggard.core.span_schema import Phase
-from laggard.workloads.datasets.dataset import Batch, Split
+from laggard.workloads.datasets.dataset import Batch, CachedSplit, Raw, Split
 from laggard.workloads.datasets.partition import Indices, Share
+from laggard.workloads.specification.datasets import SampleSource
 from laggard.workloads.tracing.recorder import Recorder
 
 
@@ -25,6 +26,7 @@ class BatchLoader:
         device: device that the rank computes on.
         padded_to: fewest samples that the model can take (BatchNorm needs two).
         drive: drive of the host that stores the samples; None if it is not limited.
+        source: source of the samples.
     """
 
     train: Split
@@ -32,6 +34,8 @@ class BatchLoader:
     device: torch.device
     padded_to: int
     drive: Drive | None = None
+    source: SampleSource = "stored"
+    _prepared: dict[int, Batch] = field(default_factory=dict, init=False, repr=False)
 
     def take(self, share: Share, begun_ns: int) -> Batch:
         """Load the samples of a share, padded and on the device.
@@ -40,10 +44,18 @@ class BatchLoader:
             share: samples to load.
             begun_ns: time at which fetching began, CLOCK_MONOTONIC.
         """
-        recorder, indices = self.recorder, pad_indices(share.indices, self.padded_to)
-        recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
-        raw = self.train.fetch(indices)
-        if self.drive is not None:
+        indices = pad_indices(share.indices, self.padded_to)
+        self.recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
+        if self.source != "prepared":
+            return self._load(indices, begun_ns)
+        # The first step of each size is the only one that fetches and prepares.
+        if len(indices) not in self._prepared:
+            self._prepared[len(indices)] = self._load(indices, begun_ns)
+        return self._prepared[len(indices)]
+
+    def _load(self, indices: Indices, begun_ns: int) -> Batch:
+        recorder, raw = self.recorder, self._fetch(indices)
+        if self.drive is not None and self.source in ("stored", "cold"):
             self.drive.transfer(
                 "read", raw.stored_bytes, raw.accesses, begun_ns, recorder.signal_alive
             )
@@ -53,6 +65,11 @@ class BatchLoader:
             recorder.enter(Phase.H2D, work=len(indices))
             batch = batch.to(self.device)
         return batch
+
+    def _fetch(self, indices: Indices) -> Raw:
+        if self.source == "cold" and isinstance(self.train, CachedSplit):
+            self.train.drop_from_cache(indices)
+        return self.train.fetch(indices)
 
 
 def fewest_samples(model: nn.Module) -> int:

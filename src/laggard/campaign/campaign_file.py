@@ -92,7 +92,7 @@ class CampaignFile(_Model):
         stop: rules that end the campaign early.
     """
 
-    command: Literal["run", "analyze", "evaluate"] = "run"
+    command: Literal["run", "analyze", "evaluate", "predict", "simulate"] = "run"
     scenario: Path | None = None
     scenarios: tuple[Path, ...] = ()
     artifacts: Path | None = None

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from laggard.campaign.campaign_file import CampaignFile
 from laggard.core.errors import InputError
+from laggard.core.yaml_source import to_yaml
 
 MAX_CELLS = 20_000
 """A table of more rows is no table that a person reads, and would run for months."""
@@ -148,19 +149,6 @@ def make_digest(*parts: object) -> str:
 def to_canonical_json(value: object) -> str:
     """Return JSON that is the same for equal values in any order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def to_yaml(value: JsonValue) -> str:
-    """Return a value as JSON that YAML 1.1 reads too, which needs a point in 1e-05."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(to_yaml, value))}]"
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(key)}: {to_yaml(each)}" for key, each in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    text = json.dumps(value)
-    if isinstance(value, float) and "." not in text:
-        return text.replace("e", ".0e")
-    return text
 
 
 def _iterate_setups(campaign: CampaignFile) -> Iterator[CellSetup]:

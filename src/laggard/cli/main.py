@@ -20,6 +20,7 @@ from laggard.cli.recommend_command import print_recommendation
 from laggard.cli.reproduce_commands import reproduce_source
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
+from laggard.cli.stalls_command import print_stalls
 from laggard.core.text.terminal_output import TerminalHandler
 
 _NOISY_LOGGERS = {
@@ -65,6 +66,7 @@ _SECTIONS: Sections = {
         (release_nodes, "laggard destroy"),
     ),
     "Know before you run": (
+        (print_stalls, "laggard stalls my-continuum"),
         (print_prediction, "laggard predict my-continuum --workers edge=1..64"),
         (
             print_recommendation,

@@ -104,7 +104,7 @@ def print_prediction(
 def _read_revocations(
     lifetimes: Path | None, restart: str, checkpoint_time: str
 ) -> RevocationOptions | None:
-    from laggard.core.cost_model.lifetimes_file import read_lifetimes
+    from laggard.core.revocation.lifetimes_file import read_lifetimes
     from laggard.core.units import parse_duration_s
     from laggard.predict.revocable import RevocationOptions
 

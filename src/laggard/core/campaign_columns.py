@@ -46,5 +46,7 @@ TASK_COLUMNS = (
     *("precision", "recall", "f1", "ranks_named", "ranks_asked", "links_named", "links_asked"),
     *("clean_steps", "clean_false_positives", "cost_error"),
     *("alarms_true", "alarms_false", "alarms_missed"),
+    *("worker_count", "step_s", "step_s_low", "step_s_high", "limited_by"),
+    *("efficiency", "relative_error"),
 )
 """Columns that only cells without a continuum have; they stand between the fixed and the varied."""

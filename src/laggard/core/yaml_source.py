@@ -21,6 +21,7 @@ from laggard.core.edits import Correction, KeyPath, YamlScalar, YamlValue
 from laggard.core.errors import Problem, ScenarioError, escape_unprintable
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from ruamel.yaml.error import StringMark
     from ruamel.yaml.events import Event, ScalarEvent
 
@@ -34,6 +35,7 @@ __all__ = [
     "decode_yaml_text",
     "format_key_value",
     "parse_yaml",
+    "to_yaml",
 ]
 
 MAX_BYTES = 1 << 18
@@ -335,6 +337,19 @@ def to_json(value: YamlValue) -> object:
     if isinstance(value, list):
         return [to_json(inner) for inner in value]
     return str(value) if isinstance(value, date) else value
+
+
+def to_yaml(value: JsonValue) -> str:
+    """Return a value as JSON that YAML 1.1 reads too, which needs a point in 1e-05."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(to_yaml, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)}: {to_yaml(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    text = json.dumps(value)
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")
+    return text
 
 
 def truncate_text(text: str) -> str:

@@ -3,7 +3,6 @@
 Read `predict_scenario.py` first. `host_steps.py` has the seconds of steps: `machine_speed.py` and
 `message_speed.py` measure them on this machine, `step_times.py` fits them to recorded runs.
 `planned_training.py` turns a scenario into a training to simulate, and `forecast.py` finds its
-speed and its limit. `accuracy_curve.py` has the time to an accuracy from recorded runs, and
-`server_queue.py` the speed of more workers of one server from that of few. This package composes
-`scenario`, `workloads` and `analysis`; the formula and the simulation are in `core`.
+speed and its limit. This package composes `scenario`, `workloads` and `analysis`; the formula and
+the simulation are in `core`.
 """

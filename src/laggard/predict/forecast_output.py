@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from laggard.core.cost_model.revocation import ExpectedFinish
+from laggard.core.revocation.expected_finish import ExpectedFinish
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_percent
 from laggard.predict.forecast import Forecast, Limit, find_forecast_knee
@@ -71,6 +71,8 @@ def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, 
         notes[f"timed changes of {', '.join(unknown)} are not predicted"] = None
     if any(each.loss_percent for each in scenario.links.pairs.values()):
         notes["lost packets are not predicted, so links with loss are slower than this"] = None
+    if scenario.workload.samples == "prepared":
+        notes["every step is predicted to prepare its samples, although they are prepared"] = None
     if scenario.workload.churn_entries:
         notes["workers that leave or join are not predicted: all are present here"] = None
     return tuple(notes)

@@ -95,7 +95,7 @@ class MachineSteps:
     def _fetch_s(self, scenario: Scenario, host: Host, samples: int) -> float:
         """Return the seconds in which a host with a limited drive reads the samples of a step."""
         drive = scenario.drives.get(host.name)
-        if drive is None:
+        if drive is None or scenario.workload.samples in ("warm", "prepared"):
             return 0.0
         read_bytes = self.speed.sample_bytes * samples
         reading_s = 0.0 if drive.read_mb_per_s is None else read_bytes / drive.read_mb_per_s / 1e6

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from laggard.core.cost_model.lifetimes import Lifetimes
-from laggard.core.cost_model.revocation import (
+from laggard.core.errors import InputError
+from laggard.core.revocation.expected_finish import (
     ExpectedFinish,
     RevocableTraining,
     choose_interval,
     expect_finish,
 )
-from laggard.core.errors import InputError
+from laggard.core.revocation.lifetimes import Lifetimes
 from laggard.predict.forecast import Forecast
 from laggard.scenario.load import Scenario
 

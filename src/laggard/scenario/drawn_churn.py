@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.core.corrections.host_patterns import check_pattern
-from laggard.core.cost_model.lifetimes import Lifetimes
-from laggard.core.cost_model.lifetimes_file import parse_lifetimes
 from laggard.core.errors import InputError, Problem, ScenarioError
 from laggard.core.hosts import MAX_RULES, Host, select_hosts
+from laggard.core.revocation.lifetimes import Lifetimes
+from laggard.core.revocation.lifetimes_file import parse_lifetimes
 from laggard.core.yaml_source import YamlSource
 from laggard.workloads.plan import place
 from laggard.workloads.specification.churn import ChurnEntry, DrawnChurn

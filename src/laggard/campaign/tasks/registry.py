@@ -11,9 +11,15 @@ from pydantic import JsonValue
 from laggard.campaign.tasks.analyze_task import AnalyzeTask
 from laggard.campaign.tasks.cell_task import CellTask
 from laggard.campaign.tasks.evaluate_task import EvaluateTask
+from laggard.campaign.tasks.forecast_tasks import PredictTask, SimulateTask
 from laggard.core.errors import InputError, LaggardError
 
-TASKS: Mapping[str, type[CellTask]] = {"analyze": AnalyzeTask, "evaluate": EvaluateTask}
+TASKS: Mapping[str, type[CellTask]] = {
+    "analyze": AnalyzeTask,
+    "evaluate": EvaluateTask,
+    "predict": PredictTask,
+    "simulate": SimulateTask,
+}
 """Tasks by the name that `command` of a campaign file uses."""
 
 

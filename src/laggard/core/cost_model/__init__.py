@@ -6,5 +6,6 @@ demands (read it first), `step_cost.py` predicts its seconds with an interval, a
 `measured_range.py` marks demands unlike the measured ones. Coefficients are fitted in
 `analysis/cost_model/`. `links.py` has the rate and the round trip between two hosts,
 `ring_all_reduce.py` the all-reduce over unequal links, `collectives.py` broadcasts and averages,
-and `shared_link.py` messages over one link. This package imports `laggard.core` only.
+`shared_link.py` messages over one link, and `server_queue.py` workers of one server. This package
+imports `laggard.core` only.
 """

@@ -10,9 +10,9 @@ import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from laggard.core.cost_model.lifetimes import Life, Lifetimes
 from laggard.core.errors import InputError
 from laggard.core.files.input_files import read_bounded
+from laggard.core.revocation.lifetimes import Life, Lifetimes
 
 MAX_BYTES = 4 << 20
 _UNITS = {"hours": 3600.0, "seconds": 1.0}

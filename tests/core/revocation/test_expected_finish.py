@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.cost_model.lifetimes import Life, Lifetimes, compute_revocation_rate
-from laggard.core.cost_model.revocation import (
+from laggard.core.errors import InputError
+from laggard.core.revocation.expected_finish import (
     RevocableTraining,
     choose_interval,
     expect_finish,
 )
-from laggard.core.errors import InputError
+from laggard.core.revocation.lifetimes import Life, Lifetimes, compute_revocation_rate
 
 HOUR = 3600.0
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from laggard.cli.main import main
-from laggard.core.cost_model.lifetimes import Life
-from laggard.core.cost_model.lifetimes_file import read_lifetimes
 from laggard.core.errors import LaggardError
+from laggard.core.revocation.lifetimes import Life
+from laggard.core.revocation.lifetimes_file import read_lifetimes
 from tests.predict.scenario_folder import write_scenario
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.core.cost_model.server_queue import ServerQueue, ServiceCost, fit_server_queue
 from laggard.core.errors import InputError
-from laggard.predict.server_queue import ServerQueue, ServiceCost, fit_server_queue
 
 
 def play(

@@ -53,7 +53,7 @@ class Lifetimes:
         InputError: no observed life ended by a revocation.
 
     Examples:
-        >>> from laggard.core.cost_model.lifetimes import Life
+        >>> from laggard.core.revocation.lifetimes import Life
         >>> hours = Lifetimes((Life(3600.0), Life(7200.0), Life(7200.0, censored=True)))
         >>> round(float(hours.survival(3600.0)), 3), hours.mean_rate_per_s == 2 / 18000
         (0.667, True)

@@ -20,8 +20,8 @@ import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.cost_model.demand import require_quantity
-from laggard.core.cost_model.lifetimes import Lifetimes, compute_revocation_rate
 from laggard.core.errors import InputError
+from laggard.core.revocation.lifetimes import Lifetimes, compute_revocation_rate
 
 _VALUES = 2000
 """Values of the rate of revocations over the expected time."""
@@ -83,8 +83,8 @@ def expect_finish(
         InputError: the interval is not positive.
 
     Examples:
-        >>> from laggard.core.cost_model.lifetimes import Life, Lifetimes
-        >>> from laggard.core.cost_model.revocation import RevocableTraining
+        >>> from laggard.core.revocation.lifetimes import Life, Lifetimes
+        >>> from laggard.core.revocation.expected_finish import RevocableTraining
         >>> training = RevocableTraining(3600.0, machines=1, checkpoint_s=0.0, restart_s=60.0)
         >>> round(expect_finish(training, Lifetimes((Life(1e9),)), 600.0).finish_s)
         3600
