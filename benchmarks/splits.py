@@ -13,7 +13,6 @@ transfers exclude waits for slower workers. Runs of fewer than twelve steps are 
 
 from __future__ import annotations
 
-import csv
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from predictions import Ran, list_runs
 
 from laggard.analysis.tables.load_run import load_run
 from laggard.analysis.tables.timelines.step_parts import StepPart, measure_step_parts
@@ -29,7 +29,6 @@ from laggard.predict.host_steps import RecordedSteps
 from laggard.predict.planned_training import plan_training
 from laggard.scenario.load import Scenario, load_scenario
 
-LEAST_STEPS = 12
 STEPS = 20
 NO_COMPUTING_S = 1e-9
 
@@ -63,18 +62,6 @@ class Compared:
         )
 
 
-def list_runs(campaign: Path) -> dict[str, list[Path]]:
-    """Return the folders of runs that are done and had twelve steps at least, by model."""
-    found: dict[str, list[Path]] = {}
-    with (campaign / "results.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["status"] == "done" and int(row["steps"]) >= LEAST_STEPS:
-                folder = Path(row["folder"])
-                model = load_scenario(folder / "scenario").workload.model
-                found.setdefault(model, []).append(folder)
-    return found
-
-
 def measure(folder: Path, scenario: Scenario) -> Parts:
     """Return the parts of the steps of a run."""
     parts, ranks = measure_step_parts(load_run(folder)), range(len(scenario.ranks))
@@ -104,10 +91,11 @@ def predict(scenario: Scenario, source: RecordedSteps) -> tuple[Parts, tuple[str
     return Parts(simulate(seconds), statistics.fmean(seconds), transfer_s), steps.notes
 
 
-def compare(runs: Mapping[str, Sequence[Path]], *, unseen: bool) -> Iterator[Compared]:
+def compare(runs: Mapping[str, Sequence[Ran]], *, unseen: bool) -> Iterator[Compared]:
     """Yield every run that is predicted from others."""
-    for model, folders in runs.items():
-        others = [each for name, own in runs.items() if name != model for each in own]
+    folders_of = {model: [each.folder for each in known] for model, known in runs.items()}
+    for model, folders in folders_of.items():
+        others = [each for name, own in folders_of.items() if name != model for each in own]
         known = others if unseen else folders[:1]
         source = RecordedSteps.read(known, load_scenario(folders[0] / "scenario").workload)
         for folder in folders if unseen else folders[1:]:

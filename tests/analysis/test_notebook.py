@@ -13,11 +13,14 @@ import laggard.analysis
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.write_run import write_run
 from tests.analysis.campaign_tables import TableSpec, generate_rows, write_results
+from tests.predict.scenario_folder import write_scenario
 
 NOTEBOOKS = Path(laggard.analysis.__file__).with_name("notebooks")
 
 
-@pytest.mark.parametrize("name", ["stragglers", "stalls", "what_if", "compare_runs", "campaign"])
+@pytest.mark.parametrize(
+    "name", ["stragglers", "stalls", "what_if", "compare_runs", "predict", "campaign"]
+)
 def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
@@ -78,6 +81,16 @@ def test_runs_are_compared(
         "compare_runs", tmp_path, monkeypatch, LAGGARD_RUNS=os.pathsep.join(map(str, folders))
     )
     assert any("(2 runs)" in data.get("text/markdown", "") for data in shown)
+
+
+@pytest.mark.long
+def test_a_scenario_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = write_scenario(tmp_path / "known")
+    shown = executed(
+        "predict", tmp_path, monkeypatch, LAGGARD_SCENARIO=str(scenario), LAGGARD_WORKERS="1..4"
+    )
+    assert any("limited_by" in data.get("text/plain", "") for data in shown)
+    assert sum("image/svg+xml" in data for data in shown) == 1
 
 
 @pytest.mark.long

@@ -38,12 +38,19 @@ class KnownSteps:
         return HostSteps(tuple(StepSeconds(0.9 * each, each, 1.2 * each) for each in seconds))
 
 
+def test_every_host_has_its_price_as_in_a_run(tmp_path: Path) -> None:
+    prices = {"objective": {"prices": {"cloud": 1.0, "edge": 0.25}}}
+    found = forecast_scenario(load(tmp_path, edge=4, workload=prices), KnownSteps())
+    # The server, which trains nothing, is one of them.
+    assert found.cost_per_hour == pytest.approx(1.0 + 4 * 0.25)
+
+
 def test_an_all_reduce_over_equal_links_takes_the_time_of_its_parts(tmp_path: Path) -> None:
     found = forecast_scenario(load(tmp_path, edge=4, rate="80mbit", delay="5ms"), KnownSteps())
     half_s = 1e6 * FRAMING_OVERHEAD / 8 * 8e-6 / 80
     part_s = max(2 * half_s, half_s + 0.010)
-    # The first half waits for its receiver's request, and the last one is on its way.
-    assert found.step_s.usual_s == pytest.approx(0.1 + 6 * part_s + 0.010, rel=0.001)
+    # The first half of the sums waits for its receiver's request, and that of their distribution.
+    assert found.step_s.usual_s == pytest.approx(0.1 + 6 * part_s + 2 * 0.010, rel=0.001)
     assert found.limit is Limit.LINKS
     assert found.workers == 4
     assert found.samples_per_s == pytest.approx(64 / found.step_s.usual_s)

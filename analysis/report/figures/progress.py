@@ -14,8 +14,9 @@ from laggard.analysis.report.figures.figure_kind import (
 )
 from laggard.analysis.report.style.canvas import MUTED, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.palette import TIERS
-from laggard.analysis.tables.columns import FloatArray, StepColumns, concatenate_tables
+from laggard.analysis.tables.columns import FloatArray, StepColumns
 from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.timelines.evaluations import select_evaluations
 from laggard.analysis.tables.timelines.step_clock import (
     NS_PER_S,
     get_finding_window_s,
@@ -89,10 +90,7 @@ def _build_curves(run: RunData) -> tuple[Curve, Curve]:
 
 def build_accuracy_curve(steps: StepColumns) -> Curve:
     """Return the time in seconds and the accuracy of every evaluation, in order of time."""
-    rows = concatenate_tables([part.where(np.isfinite(part.accuracy)) for part in steps.parts()])
-    # Ranks in lockstep all record the same evaluation; it counts once.
-    _, first = np.unique(np.column_stack([rows.step, rows.accuracy]), axis=0, return_index=True)
-    rows = rows.where(first[np.argsort(rows.end_ns[first], kind="stable")])
+    rows = select_evaluations(steps)
     return rows.end_ns / NS_PER_S, rows.accuracy
 
 

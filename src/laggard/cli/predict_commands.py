@@ -27,6 +27,15 @@ _recorded_option = click.option(
     ),
 )
 
+_figure_option = click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    help=(
+        "Also draw speed and efficiency by number of workers to this file, .svg or .png, with the"
+        " runs of --from."
+    ),
+)
+
 
 @click.command("predict")
 @scenario_argument
@@ -63,6 +72,7 @@ _recorded_option = click.option(
     metavar="TIME",
     help="Time that a checkpoint takes, with --lifetimes.",
 )
+@_figure_option
 @set_option
 @runs_option
 @json_option
@@ -76,6 +86,7 @@ def print_prediction(
     lifetimes: Path | None,
     restart: str,
     checkpoint_time: str,
+    figure: Path | None,
     overrides: tuple[str, ...],
     runs: Path,
     as_json: bool,
@@ -89,16 +100,29 @@ def print_prediction(
     from laggard.predict.predict_scenario import PredictionOptions, predict_scenario
     from laggard.run_folder.recovery import find_collected_run
 
+    _require_figure(figure)
     folders = tuple(find_collected_run(each, runs) for each in recorded)
     revocations = _read_revocations(lifetimes, restart, checkpoint_time)
     prediction = predict_scenario(
         scenario, overrides, PredictionOptions(workers, samples_per_worker, folders, revocations)
     )
+    if figure is not None:
+        from laggard.predict.scaling.scaling_curve import build_predicted_curve
+        from laggard.predict.scaling.scaling_figure import save_scaling_figure
+
+        save_scaling_figure(build_predicted_curve(prediction, folders), figure)
     print_text(
         json.dumps(build_prediction_document(prediction), indent=2)
         if as_json
         else format_prediction(prediction)
     )
+
+
+def _require_figure(figure: Path | None) -> None:
+    from laggard.analysis.report.style.figure_file import require_figure_path
+
+    if figure is not None:
+        require_figure_path(figure)
 
 
 def _read_revocations(
@@ -144,6 +168,7 @@ def _read_revocations(
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed.")
 @_recorded_option
+@_figure_option
 @set_option
 @runs_option
 @json_option
@@ -156,6 +181,7 @@ def print_simulation(
     spread: float | None,
     seed: int,
     recorded: tuple[str, ...],
+    figure: Path | None,
     overrides: tuple[str, ...],
     runs: Path,
     as_json: bool,
@@ -173,10 +199,15 @@ def print_simulation(
     from laggard.predict.simulation_output import build_simulation_document, format_simulation
     from laggard.run_folder.recovery import find_collected_run
 
-    options = SimulationOptions(
-        steps, spread, seed, tuple(find_collected_run(each, runs) for each in recorded)
-    )
+    _require_figure(figure)
+    folders = tuple(find_collected_run(each, runs) for each in recorded)
+    options = SimulationOptions(steps, spread, seed, folders)
     simulated = simulate_scenario(scenario, overrides, parse_scales(scales), options)
+    if figure is not None:
+        from laggard.predict.scaling.scaling_curve import build_simulated_curve
+        from laggard.predict.scaling.scaling_figure import save_scaling_figure
+
+        save_scaling_figure(build_simulated_curve(simulated, folders), figure)
     print_text(
         json.dumps(build_simulation_document(simulated), indent=2)
         if as_json

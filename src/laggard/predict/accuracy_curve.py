@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from laggard.analysis.tables.load_run import RunData, load_run
+from laggard.analysis.tables.timelines.evaluations import select_evaluations
 from laggard.core.cost_model.step_seconds import StepSeconds
 from laggard.predict.forecast import Forecast
 from laggard.scenario.load import load_scenario
@@ -115,12 +116,7 @@ def find_samples_to_accuracy(run: RunData, accuracy: float) -> int | None:
         run never reached the accuracy.
     """
     steps, stop = run.steps, Stop(accuracy=accuracy)
-    evaluated = steps.where(np.isfinite(steps.accuracy))
-    # Several ranks may have the same evaluation.
-    _, first = np.unique(
-        np.column_stack([evaluated.step, evaluated.accuracy]), axis=0, return_index=True
-    )
-    evaluated = evaluated.where(first[np.argsort(evaluated.end_ns[first], kind="stable")])
+    evaluated = select_evaluations(steps)
     for count in range(1, len(evaluated) + 1):
         if accuracy_reached(evaluated.accuracy[:count].tolist(), stop):
             step, end_ns = evaluated.step[count - 1], evaluated.end_ns[count - 1]

@@ -159,15 +159,14 @@ def count_steps(stop: Stop, step_s: float) -> int:
 
 
 def price_hosts(scenario: Scenario, without: AbstractSet[str] = frozenset()) -> float:
-    """Return the price of training hosts for an hour, by the prices of `objective`.
+    """Return the price of all hosts for an hour, by the prices of `objective`, as a run counts it.
 
     Args:
         scenario: a loaded scenario that trains.
         without: names of hosts that do not count.
     """
     prices = scenario.workload.objective.prices
-    hosts = {rank.name: rank.layer for rank in scenario.ranks if rank.name not in without}
-    return sum(prices.get(layer, 0.0) for layer in hosts.values())
+    return sum(prices.get(host.layer, 0.0) for host in scenario.hosts if host.name not in without)
 
 
 def require_predictable(scenario: Scenario) -> AlternativeStrategy:

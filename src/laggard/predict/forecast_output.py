@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from laggard.analysis.estimates.estimate import Estimate
+from laggard.analysis.estimates.serial_part import LEAST_NUMBERS, Scaling, fit_serial_part
 from laggard.core.revocation.expected_finish import ExpectedFinish
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_percent
@@ -16,6 +18,9 @@ from laggard.scenario.load import Scenario
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
+
+_WIDE = 0.2
+"""Width of the interval of a serial part from which it says nothing."""
 
 
 def format_prediction(prediction: Prediction) -> str:
@@ -58,8 +63,36 @@ def _format_lines(prediction: Prediction) -> Iterator[str]:
     yield from align_columns(rows)
     if len(forecasts) > 1:
         yield _format_knee(forecasts)
+    serial = fit_forecast_serial_part(forecasts)
+    if serial is not None:
+        yield format_serial_part(*serial)
     notes = (*list_notes(scenario, forecasts), *(curve.notes if curve is not None else ()))
     yield from (f"note: {each}" for each in notes)
+
+
+def fit_forecast_serial_part(forecasts: Sequence[Forecast]) -> tuple[Estimate, Scaling] | None:
+    """Return the serial part of a training and its law; None if there are too few forecasts."""
+    if len(forecasts) < LEAST_NUMBERS:
+        return None
+    scaling: Scaling = "strong" if len({each.batch_size for each in forecasts}) == 1 else "weak"
+    return fit_serial_part(
+        {each.workers: each.samples_per_s for each in forecasts}, scaling
+    ), scaling
+
+
+def format_serial_part(part: Estimate, scaling: Scaling) -> str:
+    """Format the part of a step that more workers do not shorten."""
+    law = "Amdahl" if scaling == "strong" else "Gustafson"
+    low, high = (part.mean if end is None else end for end in (part.low, part.high))
+    if high - low > _WIDE:
+        return f"these speeds do not follow {law}'s law: no constant part of a step is serial"
+    shown = f"{format_percent(part.mean)} ({format_percent(low)} to {format_percent(high)})"
+    return f"by {law}'s law, {shown} of a step of one worker is serial"
+
+
+def build_serial_part(part: Estimate, scaling: Scaling) -> dict[str, JsonValue]:
+    """Return the serial part as a document."""
+    return {"scaling": scaling, "mean": part.mean, "low": part.low, "high": part.high}
 
 
 def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, ...]:
@@ -82,6 +115,7 @@ def build_prediction_document(prediction: Prediction) -> dict[str, JsonValue]:
     """Return the forecasts as a document."""
     scenario, forecasts = prediction.scenario, prediction.forecasts
     steps = scenario.workload.stop.steps
+    serial = fit_forecast_serial_part(forecasts)
     return {
         "scenario": scenario.name,
         "strategy": scenario.workload.strategy.describe(),
@@ -104,6 +138,7 @@ def build_prediction_document(prediction: Prediction) -> dict[str, JsonValue]:
             for each in forecasts
         ],
         "knee_workers": find_forecast_knee(forecasts),
+        "serial_part": None if serial is None else build_serial_part(*serial),
         "revocations": [
             {
                 "workers": each.workers,

@@ -28,6 +28,8 @@ size. The large one is larger than the caches of a core."""
 _RING = 8
 """Ranks of the measured all-reduce; with fewer, a rank sleeps and wakes for every part."""
 
+_RING_REPEATS = 40
+
 _TIMEOUT_S = 30.0
 _POLL_S = 0.001
 _DOOR, _KIND = 0, 1
@@ -115,7 +117,10 @@ def _measure_ring_part_s() -> float:
     with ThreadPoolExecutor(_RING) as threads:
         groups = tuple(threads.map(join, range(_RING)))
     tensors = [torch.zeros(_SMALL * _RING) for _ in groups]
-    return _usual_s(partial(_all_reduce_s, groups, tensors)) / _RING / (2 * (_RING - 1))
+    # The ranks are threads here and contend for cores and locks, unlike those on hosts of their own.
+    # So the least time counts.
+    least_s = min(_all_reduce_s(groups, tensors) for _ in range(_RING_REPEATS))
+    return least_s / _RING / (2 * (_RING - 1))
 
 
 def _all_reduce_s(groups: Sequence[ProcessGroupGloo], tensors: Sequence[torch.Tensor]) -> float:

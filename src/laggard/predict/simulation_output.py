@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from laggard.analysis.estimates.estimate import Estimate
+from laggard.analysis.estimates.serial_part import LEAST_NUMBERS, fit_serial_part
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_percent
-from laggard.predict.forecast_output import list_notes
+from laggard.predict.forecast_output import build_serial_part, format_serial_part, list_notes
 from laggard.predict.simulate_scenario import SimulatedScale, SimulatedScenario
 
 if TYPE_CHECKING:
@@ -28,13 +30,20 @@ def format_simulation(simulated: SimulatedScenario) -> str:
                 _format_shares(each),
             ]
         )
+    serial = _fit_serial_part(simulated)
+    serial_lines = [] if serial is None else [format_serial_part(serial, "weak")]
     notes = [f"note: {note}" for note in list_notes(scenario, ())]
     title = (
         f"{scenario.name}: {workload.model} on {workload.dataset.name},"
         f" {workload.strategy.describe()}; {simulated.samples} samples of each worker in a step,"
         f" whose durations differ by {format_percent(simulated.spread)}"
     )
-    return "\n".join([title, *align_columns(rows), *notes])
+    return "\n".join([title, *align_columns(rows), *serial_lines, *notes])
+
+
+def _fit_serial_part(simulated: SimulatedScenario) -> Estimate | None:
+    speeds = {each.workers: each.samples_per_s for each in simulated.scales}
+    return fit_serial_part(speeds, "weak") if len(speeds) >= LEAST_NUMBERS else None
 
 
 def _format_shares(scale: SimulatedScale) -> str:
@@ -50,6 +59,7 @@ def _format_shares(scale: SimulatedScale) -> str:
 
 def build_simulation_document(simulated: SimulatedScenario) -> dict[str, JsonValue]:
     """Return the simulated sizes as a document."""
+    serial = _fit_serial_part(simulated)
     return {
         "scenario": simulated.scenario.name,
         "strategy": simulated.scenario.workload.strategy.describe(),
@@ -67,5 +77,6 @@ def build_simulation_document(simulated: SimulatedScenario) -> dict[str, JsonVal
             }
             for each in simulated.scales
         ],
+        "serial_part": None if serial is None else build_serial_part(serial, "weak"),
         "notes": list(list_notes(simulated.scenario, ())),
     }

@@ -141,9 +141,8 @@ def forecast_candidates(
 def price_others(setting: Setting, prices: PriceList) -> float:
     """Return the price of an hour of all hosts that are not replaced."""
     scenario = setting.scenario
-    others = [rank for rank in scenario.ranks if rank.name not in setting.hosts]
     if prices.other_price is not None:
-        return prices.other_price * len({rank.name for rank in others})
+        return prices.other_price * sum(host.name not in setting.hosts for host in scenario.hosts)
     return price_hosts(scenario, setting.hosts)
 
 

@@ -27,7 +27,7 @@ class RingParts:
     Attributes:
         workers: number of workers in the ring.
         part_s: seconds of a part over the slowest link, with its handling.
-        start_s: seconds until the first part moves, and until the last one has arrived.
+        start_s: seconds until the first part of the sums moves, and the first of their distribution.
     """
 
     workers: int
@@ -53,7 +53,7 @@ class RingParts:
         part_bytes = payload_bytes / workers
         half_s = part_bytes / 2 * 8e-6 / hop.rate_mbps
         part_s = max(hop.part_s(part_bytes), handling_s)
-        return cls(workers, part_s, min(half_s, hop.rtt_ms / 1e3))
+        return cls(workers, part_s, 2 * min(half_s, hop.rtt_ms / 1e3))
 
     @property
     def seconds(self) -> float:

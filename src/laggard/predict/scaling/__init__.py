@@ -1,0 +1,1 @@
+"""Speeds by number of workers: recorded ones, and their figure."""
