@@ -87,7 +87,7 @@ def test_runs_are_compared(
 def test_a_scenario_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = write_scenario(tmp_path / "known")
     shown = executed(
-        "predict", tmp_path, monkeypatch, LAGGARD_SCENARIO=str(scenario), LAGGARD_WORKERS="1..4"
+        "predict", tmp_path, monkeypatch, LAGGARD_SCENARIO=str(scenario), LAGGARD_WORKERS="2..4"
     )
     assert any("limited_by" in data.get("text/plain", "") for data in shown)
     assert sum("image/svg+xml" in data for data in shown) == 1

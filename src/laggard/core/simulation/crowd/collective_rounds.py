@@ -27,7 +27,7 @@ class RingParts:
     Attributes:
         workers: number of workers in the ring.
         part_s: seconds of a part over the slowest link, with its handling.
-        start_s: seconds until the first part of the sums moves, and the first of their distribution.
+        start_s: seconds until the first part moves, of the sums and of their distribution.
     """
 
     workers: int
