@@ -20,6 +20,7 @@ from laggard.cli.recommend_command import print_recommendation
 from laggard.cli.reproduce_commands import reproduce_source
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
+from laggard.cli.schedule_command import print_schedules
 from laggard.cli.stalls_command import print_stalls
 from laggard.core.text.terminal_output import TerminalHandler
 
@@ -73,6 +74,7 @@ _SECTIONS: Sections = {
             "laggard recommend my-continuum --within 6h --prices g5k --workers edge=1..8",
         ),
         (print_simulation, "laggard simulate my-continuum --scale edge=1000000"),
+        (print_schedules, "laggard schedule cluster.yaml --policy all"),
     ),
     "Emulate for your own programs": (
         (emulate_scenario, "laggard emulate my-continuum --for 10min"),
