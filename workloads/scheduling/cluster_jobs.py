@@ -71,7 +71,7 @@ class ClusterJob:
                 )
         if not any(self.throughput.values()):
             raise InputError(
-                f"{self.name}: runs on no type of device — give its steps per second on one at least"
+                f"{self.name}: runs on no type of device — give its steps per second on one"
             )
 
 
@@ -79,7 +79,7 @@ def require_jobs(jobs: Sequence[ClusterJob], types: Sequence[DeviceType]) -> Non
     """Require that jobs can run on a cluster.
 
     Raises:
-        InputError: a name occurs twice, an arrival is before an earlier one, or a job fits nowhere.
+        InputError: a name occurs twice, jobs are not sorted, or a job fits nowhere.
     """
     seen: set[str] = set()
     last_s = 0.0
@@ -100,8 +100,8 @@ def require_jobs(jobs: Sequence[ClusterJob], types: Sequence[DeviceType]) -> Non
         most = max(each.count for each in able)
         if job.scale > most:
             raise InputError(
-                f"{job.name}: needs {job.scale} devices at the same time, and the types that can run"
-                f" it have {most} at most — reduce its scale"
+                f"{job.name}: needs {job.scale} devices at the same time, and the types that can"
+                f" run it have {most} at most — reduce its scale"
             )
 
 

@@ -45,7 +45,7 @@ class RoundOptions:
 
 
 @dataclass(frozen=True)
-class Turn:
+class DeviceTurn:
     """Time in which a job ran without a pause.
 
     Attributes:
@@ -79,7 +79,7 @@ class ClusterResult:
     finish_s: FloatArray
     received_s: FloatArray
     isolated_s: FloatArray
-    turns: tuple[Turn, ...]
+    turns: tuple[DeviceTurn, ...]
     rounds: int
     allocations: int
 
@@ -135,7 +135,7 @@ class _Cluster:
         self.rng = np.random.default_rng(self.options.seed)
         self.received_s = np.zeros_like(self.throughput)
         self.isolated_s = np.zeros(len(self.jobs))
-        self.turns: list[Turn] = []
+        self.turns: list[DeviceTurn] = []
         self.open: dict[int, tuple[int, float]] = {}
         self.isolated = none
         self.rounds = self.allocations = 0
@@ -161,7 +161,7 @@ class _Cluster:
                 next_s = self.last_s + self.options.allocation_s
             now_s = next_s
         for job, (kind, start_s) in self.open.items():
-            self.turns.append(Turn(job, kind, start_s, float(self.finish_s[job])))
+            self.turns.append(DeviceTurn(job, kind, start_s, float(self.finish_s[job])))
         return ClusterResult(
             self.arrival_s,
             self.finish_s,
@@ -259,7 +259,7 @@ class _Cluster:
             job = int(self.present.jobs[place])
             if job in self.open:
                 kind, start_s = self.open.pop(job)
-                self.turns.append(Turn(job, kind, start_s, now_s))
+                self.turns.append(DeviceTurn(job, kind, start_s, now_s))
             if chosen[place] != NOWHERE:
                 self.open[job] = (int(chosen[place]), now_s)
 

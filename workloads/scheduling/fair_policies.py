@@ -23,8 +23,8 @@ _LEAST_STEP = 1e-6
 class LeastAttainedService:
     """Give every job the same time on devices, whatever their types.
 
-    A job gets every type in proportion to its devices, so the times follow in closed form: all jobs
-    have the same time, but none has more than all of it.
+    A job gets every type in proportion to its devices, so the times follow in closed form: all
+    jobs have the same time, but none has more than all of it.
     """
 
     name: str = "las"

@@ -12,7 +12,7 @@ from laggard.workloads.scheduling.cluster_jobs import ClusterState
 
 @dataclass(frozen=True)
 class Fifo:
-    """Give jobs whole devices in the order of their arrivals; nobody overtakes the first that waits.
+    """Give jobs whole devices in the order of their arrivals; nobody overtakes the first one.
 
     A job takes the free type on which it is fastest.
     """

@@ -52,8 +52,8 @@ def maximize_least(
         fill: whether jobs may have more than the least value.
 
     Returns:
-        The least value, and an allocation with it, [J, M]: of all such allocations one in which the
-        sum of all values is greatest, or one in which all values are the least.
+        The least value, and an allocation with it, [J, M]: of all such allocations one in which
+        the sum of all values is greatest, or one in which all values are the least.
     """
     merged = MergedJobs.of(value, state.scale.astype(np.float64))
     groups, types = value[merged.first].shape

@@ -13,8 +13,8 @@ class Policy(Protocol):
 
     Attributes:
         name: name of the policy.
-        aware: whether throughputs count. If not, types take jobs in an order that is drawn anew for
-            every round.
+        aware: whether throughputs count. If not, types take jobs in an order that is drawn anew
+            for every round.
         in_turn: whether a job without an allocation may not run, even if devices are idle.
     """
 

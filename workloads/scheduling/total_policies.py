@@ -28,7 +28,7 @@ class Makespan:
 def minimize_makespan(state: ClusterState) -> tuple[float, FloatArray]:
     """Return the seconds until all jobs can end, and an allocation with it, [J, M].
 
-    No job gets more than it needs to end with the last one, so that none of them delays the others.
+    No job gets more than it needs to end with the last one, so that none delays the others.
     The greatest z with which every job takes z times its remaining steps in a second ends all of
     them after 1 / z seconds, so no bisection is needed.
     """

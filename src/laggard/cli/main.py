@@ -15,12 +15,11 @@ from laggard.cli.analysis_commands import analyze_trace, compare_runs, report_ru
 from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, verify_machine
 from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
-from laggard.cli.predict_commands import print_prediction, print_simulation
+from laggard.cli.predict_commands import print_prediction, print_schedules, print_simulation
 from laggard.cli.recommend_command import print_recommendation
 from laggard.cli.reproduce_commands import reproduce_source
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
-from laggard.cli.schedule_command import print_schedules
 from laggard.cli.stalls_command import print_stalls
 from laggard.core.text.terminal_output import TerminalHandler
 

@@ -28,16 +28,16 @@ from laggard.workloads.scheduling.policy import Policy
 from laggard.workloads.scheduling.registry import get_policy
 
 
-class _Model(BaseModel):
+class _ClusterModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _TypeEntry(_Model):
+class _TypeEntry(_ClusterModel):
     count: int = Field(ge=1, le=1_000_000)
     price: float = Field(default=0.0, ge=0)
 
 
-class _JobEntry(_Model):
+class _JobEntry(_ClusterModel):
     name: str = Field(min_length=1, max_length=200)
     steps: int = Field(ge=1)
     throughput: dict[str, float]
@@ -46,7 +46,7 @@ class _JobEntry(_Model):
     priority: float = Field(default=1.0, gt=0)
 
 
-class ClusterFile(_Model):
+class ClusterFile(_ClusterModel):
     """Content of a cluster file.
 
     Attributes:
@@ -81,7 +81,7 @@ class ClusterFile(_Model):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SharedCluster:
     """Cluster and its jobs.
 
     Attributes:
@@ -101,7 +101,7 @@ class Cluster:
     notes: tuple[str, ...] = ()
 
 
-def load_cluster(path: Path) -> Cluster:
+def load_cluster(path: Path) -> SharedCluster:
     """Read a cluster file.
 
     Raises:
@@ -123,8 +123,13 @@ def load_cluster(path: Path) -> Cluster:
         jobs = read_jobs(here / content.trace, throughputs, [each.name for each in types])
     require_jobs(jobs, types)
     options = RoundOptions(content.round_s, content.allocation_s, content.preemption_s)
-    return Cluster(
-        path.stem, types, jobs, get_policy(content.policy), options, tuple(_list_notes(jobs, types))
+    return SharedCluster(
+        path.stem,
+        types,
+        jobs,
+        get_policy(content.policy),
+        options,
+        tuple(_list_notes(jobs, types)),
     )
 
 

@@ -1,8 +1,8 @@
 """Jobs from files: traces of Gavel's simulations, and CSV.
 
-A line of Gavel's traces (https://github.com/stanford-futuredata/gavel) has, separated by tabs: type
-of the job, command, folder, option for the steps, whether it needs data, number of steps, devices,
-priority, deadline, arrival in seconds. Commands are not run. The steps per second stand in a JSON
+A line of Gavel's traces (https://github.com/stanford-futuredata/gavel) has, separated by tabs:
+type of the job, command, folder, option for the steps, whether it needs data, number of steps,
+devices, priority, deadline, arrival in seconds. Commands are not run. The steps per second stand in a JSON
 document: `{"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.4}}}`, by type of device, type
 of job with its devices, and `null` for a job that shares its devices with no other.
 """
@@ -95,8 +95,8 @@ def _read_gavel(path: Path, text: str, throughputs: Throughputs) -> tuple[Cluste
         cells = line.split("\t")
         if len(cells) != _GAVEL_COLUMNS:
             raise InputError(
-                f"{path}:{number}: has {len(cells)} cells between tabs, and a line of Gavel's format"
-                f" has {_GAVEL_COLUMNS} — give such a trace, or a CSV"
+                f"{path}:{number}: has {len(cells)} cells between tabs, and a line of Gavel's"
+                f" format has {_GAVEL_COLUMNS} — give such a trace, or a CSV"
             )
         try:
             jobs.append(_parse_gavel_job(len(jobs) + 1, cells, throughputs))

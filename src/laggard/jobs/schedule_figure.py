@@ -12,8 +12,8 @@ from laggard.analysis.report.style import palette
 from laggard.analysis.report.style.canvas import WIDE_IN, house_style, new_figure
 from laggard.analysis.report.style.figure_file import save_figure
 from laggard.analysis.report.style.labels import sanitize_label
-from laggard.jobs.cluster_file import Cluster
-from laggard.jobs.schedule_jobs import Schedule
+from laggard.jobs.cluster_file import SharedCluster
+from laggard.jobs.schedule_jobs import ClusterSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,9 @@ _MOST_LABELS = 30
 """Jobs up to which the rows of the chart have names."""
 
 
-def save_schedule_figure(cluster: Cluster, schedules: Sequence[Schedule], path: Path) -> None:
+def save_schedule_figure(
+    cluster: SharedCluster, schedules: Sequence[ClusterSchedule], path: Path
+) -> None:
     """Draw schedules, and write them to an SVG or PNG file.
 
     Args:
@@ -44,7 +46,7 @@ def save_schedule_figure(cluster: Cluster, schedules: Sequence[Schedule], path: 
     save_figure(figure, path)
 
 
-def _draw_turns(axes: Axes, cluster: Cluster, schedule: Schedule) -> None:
+def _draw_turns(axes: Axes, cluster: SharedCluster, schedule: ClusterSchedule) -> None:
     for kind, each in enumerate(cluster.types):
         turns = [turn for turn in schedule.result.turns if turn.kind == kind]
         axes.barh(
@@ -66,7 +68,7 @@ def _draw_turns(axes: Axes, cluster: Cluster, schedule: Schedule) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _draw_completion(axes: Axes, schedules: Sequence[Schedule]) -> None:
+def _draw_completion(axes: Axes, schedules: Sequence[ClusterSchedule]) -> None:
     for number, each in enumerate(schedules):
         hours = np.sort(each.result.completion_s) / _HOUR_S
         axes.step(

@@ -9,13 +9,13 @@ import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.rules.fairness import compute_jain_index
-from laggard.jobs.cluster_file import Cluster
+from laggard.jobs.cluster_file import SharedCluster
 from laggard.workloads.scheduling.cluster_simulation import ClusterResult, simulate_cluster
 from laggard.workloads.scheduling.policy import Policy
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ClusterSchedule:
     """Jobs of a cluster as a policy runs them.
 
     Attributes:
@@ -37,17 +37,19 @@ class Schedule:
 
     @property
     def finish_time_ratios(self) -> FloatArray:
-        """Return each job's time from arrival to end over that on an equal part of the cluster, [J]."""
+        """Return each job's time, relative to that on an equal part of the cluster, [J]."""
         ratios: FloatArray = self.result.completion_s / self.result.isolated_s
         return ratios
 
     @property
     def fairness(self) -> float:
-        """Return Jain's index of the jobs' speeds, each relative to an equal part of the cluster."""
+        """Return Jain's index of the jobs' speeds, relative to an equal part of the cluster."""
         return compute_jain_index((1.0 / self.finish_time_ratios).tolist())
 
 
-def schedule_jobs(cluster: Cluster, policies: Sequence[Policy]) -> tuple[Schedule, ...]:
+def schedule_jobs(
+    cluster: SharedCluster, policies: Sequence[Policy]
+) -> tuple[ClusterSchedule, ...]:
     """Simulate the jobs of a cluster by each policy.
 
     Raises:
@@ -62,7 +64,7 @@ def schedule_jobs(cluster: Cluster, policies: Sequence[Policy]) -> tuple[Schedul
         device_s = scale @ result.received_s
         first_s = float(result.arrival_s.min())
         found.append(
-            Schedule(
+            ClusterSchedule(
                 policy.name,
                 result,
                 device_s / counts / (result.makespan_s - first_s),

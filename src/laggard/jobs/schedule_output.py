@@ -9,8 +9,8 @@ import numpy as np
 
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_count, format_percent
-from laggard.jobs.cluster_file import Cluster
-from laggard.jobs.schedule_jobs import Schedule
+from laggard.jobs.cluster_file import SharedCluster
+from laggard.jobs.schedule_jobs import ClusterSchedule
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _HOUR_S = 3600.0
 
 
-def format_schedules(cluster: Cluster, schedules: Sequence[Schedule]) -> str:
+def format_schedules(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) -> str:
     """Format the schedules of a cluster: a row for each policy, and what fairness costs."""
     return "\n".join(_format_lines(cluster, schedules))
 
 
-def _format_lines(cluster: Cluster, schedules: Sequence[Schedule]) -> Iterator[str]:
+def _format_lines(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) -> Iterator[str]:
     devices = ", ".join(f"{each.count} {each.name}" for each in cluster.types)
     yield (
-        f"{cluster.name}: {format_count(len(cluster.jobs), 'job')} on {devices}, simulated in rounds"
-        f" of {cluster.options.round_s:g} s"
+        f"{cluster.name}: {format_count(len(cluster.jobs), 'job')} on {devices}, simulated in"
+        f" rounds of {cluster.options.round_s:g} s"
     )
     priced = any(each.price_per_hour for each in cluster.types)
     header = ["policy", "makespan", "completion", "worst ratio", "fairness"]
@@ -49,15 +49,15 @@ def _format_lines(cluster: Cluster, schedules: Sequence[Schedule]) -> Iterator[s
     yield from (f"note: {each}" for each in cluster.notes)
 
 
-def _format_price_of_fairness(schedules: Sequence[Schedule]) -> str:
+def _format_price_of_fairness(schedules: Sequence[ClusterSchedule]) -> str:
     fairest = max(schedules, key=lambda each: each.fairness)
     fastest = min(schedules, key=lambda each: each.result.makespan_s)
     if fairest is fastest:
         return f"{fairest.policy} is the fairest of these policies and ends first"
     more = fairest.result.makespan_s / fastest.result.makespan_s - 1
     return (
-        f"the fairest is {fairest.policy}: its makespan is {format_percent(more)} longer than that of"
-        f" {fastest.policy}, whose fairness is {fastest.fairness:.2f}"
+        f"the fairest is {fairest.policy}: its makespan is {format_percent(more)} longer than that"
+        f" of {fastest.policy}, whose fairness is {fastest.fairness:.2f}"
     )
 
 
@@ -66,7 +66,7 @@ def _format_hours(seconds: float) -> str:
 
 
 def build_schedule_document(
-    cluster: Cluster, schedules: Sequence[Schedule]
+    cluster: SharedCluster, schedules: Sequence[ClusterSchedule]
 ) -> dict[str, JsonValue]:
     """Return the schedules as a document; times are in seconds."""
     return {
@@ -78,7 +78,7 @@ def build_schedule_document(
     }
 
 
-def _build_schedule(cluster: Cluster, schedule: Schedule) -> dict[str, JsonValue]:
+def _build_schedule(cluster: SharedCluster, schedule: ClusterSchedule) -> dict[str, JsonValue]:
     result, names = schedule.result, [each.name for each in cluster.types]
     ratios = schedule.finish_time_ratios
     return {

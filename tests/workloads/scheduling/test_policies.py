@@ -1,7 +1,7 @@
 """Policies against published optima, another formulation of the same programs, and theory.
 
 `gavel_throughputs.csv` has the steps per second of the 26 types of jobs on one device, from
-`simulation_throughputs.json` of https://github.com/stanford-futuredata/gavel (commit c4fa400, MIT).
+`simulation_throughputs.json` of https://github.com/stanford-futuredata/gavel (c4fa400, MIT).
 """
 
 from __future__ import annotations
