@@ -2,9 +2,9 @@
 
 A line of Gavel's traces (https://github.com/stanford-futuredata/gavel) has, separated by tabs:
 type of the job, command, folder, option for the steps, whether it needs data, number of steps,
-devices, priority, deadline, arrival in seconds. Commands are not run. The steps per second stand in a JSON
-document: `{"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.4}}}`, by type of device, type
-of job with its devices, and `null` for a job that shares its devices with no other.
+devices, priority, deadline, arrival in seconds. Commands are not run. The steps per second stand in
+a JSON document: `{"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.4}}}`, by type of
+device, type of job with its devices, and `null` for a job that shares its devices with no other.
 """
 
 from __future__ import annotations
