@@ -1,8 +1,8 @@
 """Topology of a machine's devices: hwloc's XML, the matrix of `nvidia-smi topo -m`, or a CSV.
 
 hwloc (`lstopo machine.xml`) writes a matrix `NVLinkBandwidth`, in MB/s. The matrix of nvidia-smi
-has the number of NVLinks (`NV2`), or the kind of the path over PCIe. A CSV has the names of the devices
-in its first line, and a line of rates in GB/s for each.
+has the number of NVLinks (`NV2`), or the kind of the path over PCIe. A CSV has the names of the
+devices in its first line, and a line of rates in GB/s for each.
 """
 
 from __future__ import annotations
