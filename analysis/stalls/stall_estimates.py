@@ -1,4 +1,4 @@
-"""Where the time of a step goes, from five kinds of short runs of one training.
+"""Estimates of the stalls of a step, from five kinds of short runs of one training.
 
 The method is that of Stash (A. Sharma et al., *Stash: a comprehensive stall-centric
 characterization of public cloud VMs for distributed deep learning*, ICDCS 2023), which adds a

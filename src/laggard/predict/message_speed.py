@@ -117,8 +117,8 @@ def _measure_ring_part_s() -> float:
     with ThreadPoolExecutor(_RING) as threads:
         groups = tuple(threads.map(join, range(_RING)))
     tensors = [torch.zeros(_SMALL * _RING) for _ in groups]
-    # The ranks are threads here and contend for cores and locks, unlike those on hosts of their
-    # own. So the least time counts.
+    # Repeats differ by a factor of two. The least one fits recorded runs best; a reason may be that
+    # the ranks are threads here and contend for cores (benchmarks/splits.md).
     least_s = min(_all_reduce_s(groups, tensors) for _ in range(_RING_REPEATS))
     return least_s / _RING / (2 * (_RING - 1))
 
