@@ -37,6 +37,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "verify",
         "evaluate",
         "stalls",
+        "jobs",
         "cli",
     ),
     "layers_services": (
@@ -76,6 +77,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "strategies/peer",
         "strategies/background",
         "strategies",
+        "scheduling",
         ".",
     ),
     "analysis": (

@@ -4,7 +4,8 @@ Read `plan.py` first (plans of all processes), then `worker.py` (process of one 
 `training_loop.py`. `parameter_server.py`, `evaluator.py`, `link_sampler.py` and
 `data_preparation.py` are the other processes. The packages, in the order of their imports, are
 `specification/`, `output/`, `transport/`, `datasets/`, `models/`, `tracing/`, `compress/`,
-`balancing/`, `coordination/` and `strategies/`; each may import only those before it.
+`balancing/`, `coordination/`, `strategies/` and `scheduling/` (policies over several jobs); each
+may import only those before it.
 
 This room may import the core and itself, but no other room and nothing of the application.
 """

@@ -1,4 +1,4 @@
-"""Commands that know before a run: `predict`, `simulate`."""
+"""Commands that know before a run: `predict`, `simulate`, `schedule`."""
 
 from __future__ import annotations
 
@@ -212,4 +212,52 @@ def print_simulation(
         json.dumps(build_simulation_document(simulated), indent=2)
         if as_json
         else format_simulation(simulated)
+    )
+
+
+@click.command("schedule")
+@click.argument("cluster", type=click.Path(path_type=Path))
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help=(
+        "Policy that shares the devices, again and again to compare several, or all; by default"
+        " that of the cluster file."
+    ),
+)
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    help="Also draw who runs where, and the completion times, to this file, .svg or .png.",
+)
+@json_option
+@keep_own_status
+@handle_errors
+def print_schedules(
+    cluster: Path, policies: tuple[str, ...], figure: Path | None, as_json: bool
+) -> None:
+    """Simulate how jobs share a cluster of unequal devices.
+
+    Nothing is run. The devices and the jobs of the cluster file, or of a trace, are simulated in
+    rounds under one policy or several.
+    """
+    from laggard.jobs.cluster_file import load_cluster
+    from laggard.jobs.schedule_jobs import schedule_jobs
+    from laggard.jobs.schedule_output import build_schedule_document, format_schedules
+    from laggard.workloads.scheduling.registry import POLICIES, get_policy
+
+    _require_figure(figure)
+    found = load_cluster(cluster)
+    names = tuple(POLICIES) if policies == ("all",) else policies
+    schedules = schedule_jobs(found, [get_policy(name) for name in names] or [found.policy])
+    if figure is not None:
+        from laggard.jobs.schedule_figure import save_schedule_figure
+
+        save_schedule_figure(found, schedules, figure)
+    print_text(
+        json.dumps(build_schedule_document(found, schedules), indent=2)
+        if as_json
+        else format_schedules(found, schedules)
     )

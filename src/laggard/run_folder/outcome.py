@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from laggard.core.rules.fairness import compute_jain_index
+
 GIGABYTE = 1e9
 HOUR_S = 3600.0
 
@@ -34,14 +36,12 @@ def compute_fairness(ranks: Sequence[RankUsage], makespan_s: float) -> float:
     """Compute Jain's index over each worker's applied work, relative to its capacity.
 
     Alone, a worker would compute without waiting. Therefore its share is samples / (makespan x
-    samples per compute second). An index of 1 means that all workers were used equally, and 1/n
-    that only one was used (Jain, Chiu, Hawe 1984).
+    samples per compute second).
     """
     speed_shares = [
         rank.applied_s / makespan_s for rank in ranks if rank.samples > 0 and makespan_s > 0
     ]
-    squares = sum(share**2 for share in speed_shares)
-    return sum(speed_shares) ** 2 / (len(ranks) * squares) if squares > 0 else 0.0
+    return compute_jain_index(speed_shares, len(ranks))
 
 
 def compute_cost(

@@ -1,0 +1,142 @@
+"""Cluster file: devices, the policy that shares them, and the jobs.
+
+types: {v100: {count: 8, price: 2.48}, p100: {count: 16, price: 1.46}}
+round: 360s                     # a job may be preempted at the end of each round
+policy: max_min_fairness
+jobs:
+  - {name: resnet, steps: 9000, scale: 2, arrival: 0s, throughput: {v100: 9.1, p100: 4.4}}
+# or a trace instead of jobs, relative to this file:
+# trace: jobs.trace             # Gavel's format, or CSV
+# throughputs: throughputs.json # steps per second of each type of job, for Gavel's format
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from laggard.core.corrections.model_problems import validate_model
+from laggard.core.files.input_files import read_bounded
+from laggard.core.units import DurationS
+from laggard.core.yaml_source import MAX_BYTES, parse_yaml
+from laggard.jobs.job_trace import read_jobs
+from laggard.workloads.scheduling.cluster_jobs import ClusterJob, DeviceType, require_jobs
+from laggard.workloads.scheduling.cluster_simulation import RoundOptions
+from laggard.workloads.scheduling.policy import Policy
+from laggard.workloads.scheduling.registry import get_policy
+
+
+class _ClusterModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _TypeEntry(_ClusterModel):
+    count: int = Field(ge=1, le=1_000_000)
+    price: float = Field(default=0.0, ge=0)
+
+
+class _JobEntry(_ClusterModel):
+    name: str = Field(min_length=1, max_length=200)
+    steps: int = Field(ge=1)
+    throughput: dict[str, float]
+    scale: int = Field(default=1, ge=1)
+    arrival: DurationS = 0.0
+    priority: float = Field(default=1.0, gt=0)
+
+
+class ClusterFile(_ClusterModel):
+    """Content of a cluster file.
+
+    Attributes:
+        types: number and price per hour of the devices of each type.
+        round_s: seconds of a round.
+        allocation_s: least seconds between two allocations.
+        preemption_s: seconds that a job loses when it starts or moves.
+        policy: name of the policy.
+        jobs: jobs in the order of their arrivals.
+        trace: file of jobs, instead of `jobs`.
+        throughputs: file of steps per second by type of job, for a trace in Gavel's format.
+    """
+
+    types: dict[str, _TypeEntry] = Field(min_length=1)
+    round_s: DurationS = Field(default=360.0, alias="round")
+    allocation_s: DurationS = Field(default=1920.0, alias="reallocate")
+    preemption_s: DurationS = Field(default=0.0, alias="preemption")
+    policy: str = "max_min_fairness"
+    jobs: tuple[_JobEntry, ...] = ()
+    trace: Path | None = None
+    throughputs: Path | None = None
+
+    @model_validator(mode="after")
+    def _require_jobs(self) -> ClusterFile:
+        if bool(self.jobs) == (self.trace is not None):
+            raise ValueError("a cluster has either `jobs` or a `trace` — give one of them")
+        if self.throughputs is not None and self.trace is None:
+            raise ValueError(
+                "`throughputs` are those of a `trace`, and there is none — remove them"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class SharedCluster:
+    """Cluster and its jobs.
+
+    Attributes:
+        name: name of the file, without its suffix.
+        types: types of devices.
+        jobs: jobs in the order of their arrivals.
+        policy: policy of the file.
+        options: its rounds.
+        notes: sentences about what is unusual in the jobs.
+    """
+
+    name: str
+    types: tuple[DeviceType, ...]
+    jobs: tuple[ClusterJob, ...]
+    policy: Policy
+    options: RoundOptions
+    notes: tuple[str, ...] = ()
+
+
+def load_cluster(path: Path) -> SharedCluster:
+    """Read a cluster file.
+
+    Raises:
+        InputError: a file is missing, or is not what it should be, or a job cannot run.
+        ScenarioError: the cluster file is wrong at a certain line.
+    """
+    content = validate_model(parse_yaml(read_bounded(path, MAX_BYTES), str(path)), ClusterFile)
+    types = tuple(DeviceType(name, each.count, each.price) for name, each in content.types.items())
+    here = path.absolute().parent
+    if content.trace is None:
+        jobs = tuple(
+            ClusterJob(
+                each.name, each.steps, each.throughput, each.scale, each.arrival, each.priority
+            )
+            for each in content.jobs
+        )
+    else:
+        throughputs = content.throughputs and here / content.throughputs
+        jobs = read_jobs(here / content.trace, throughputs, [each.name for each in types])
+    require_jobs(jobs, types)
+    options = RoundOptions(content.round_s, content.allocation_s, content.preemption_s)
+    return SharedCluster(
+        path.stem,
+        types,
+        jobs,
+        get_policy(content.policy),
+        options,
+        tuple(_list_notes(jobs, types)),
+    )
+
+
+def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> list[str]:
+    notes = []
+    for each in types:
+        unable = sum(job.throughput.get(each.name, 0.0) <= 0 for job in jobs)
+        if unable:
+            notes.append(f"{unable} of {len(jobs)} jobs cannot run on {each.name}")
+    return notes

@@ -1,0 +1,104 @@
+"""Schedules as text and as a document for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laggard.core.text.text_columns import align_columns
+from laggard.core.text.text_format import format_count, format_percent
+from laggard.jobs.cluster_file import SharedCluster
+from laggard.jobs.schedule_jobs import ClusterSchedule
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+_HOUR_S = 3600.0
+
+
+def format_schedules(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) -> str:
+    """Format the schedules of a cluster: a row for each policy, and what fairness costs."""
+    return "\n".join(_format_lines(cluster, schedules))
+
+
+def _format_lines(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) -> Iterator[str]:
+    devices = ", ".join(f"{each.count} {each.name}" for each in cluster.types)
+    yield (
+        f"{cluster.name}: {format_count(len(cluster.jobs), 'job')} on {devices}, simulated in"
+        f" rounds of {cluster.options.round_s:g} s"
+    )
+    priced = any(each.price_per_hour for each in cluster.types)
+    header = ["policy", "makespan", "completion", "worst ratio", "fairness"]
+    header += [each.name for each in cluster.types] + ["cost"] * priced
+    rows = [header]
+    for each in schedules:
+        row = [
+            each.policy,
+            _format_hours(each.result.makespan_s),
+            _format_hours(each.mean_completion_s),
+            f"{each.finish_time_ratios.max():.2f}",
+            f"{each.fairness:.2f}",
+            *map(format_percent, each.utilization),
+        ]
+        rows.append([*row, f"{each.cost:.2f}"] if priced else row)
+    yield from align_columns(rows)
+    if len(schedules) > 1:
+        yield _format_price_of_fairness(schedules)
+    yield from (f"note: {each}" for each in cluster.notes)
+
+
+def _format_price_of_fairness(schedules: Sequence[ClusterSchedule]) -> str:
+    fairest = max(schedules, key=lambda each: each.fairness)
+    fastest = min(schedules, key=lambda each: each.result.makespan_s)
+    if fairest is fastest:
+        return f"{fairest.policy} is the fairest of these policies and ends first"
+    more = fairest.result.makespan_s / fastest.result.makespan_s - 1
+    return (
+        f"the fairest is {fairest.policy}: its makespan is {format_percent(more)} longer than that"
+        f" of {fastest.policy}, whose fairness is {fastest.fairness:.2f}"
+    )
+
+
+def _format_hours(seconds: float) -> str:
+    return f"{seconds / _HOUR_S:.2f} h" if seconds >= _HOUR_S else f"{seconds:.4g} s"
+
+
+def build_schedule_document(
+    cluster: SharedCluster, schedules: Sequence[ClusterSchedule]
+) -> dict[str, JsonValue]:
+    """Return the schedules as a document; times are in seconds."""
+    return {
+        "cluster": cluster.name,
+        "types": {each.name: each.count for each in cluster.types},
+        "round_s": cluster.options.round_s,
+        "schedules": [_build_schedule(cluster, each) for each in schedules],
+        "notes": list(cluster.notes),
+    }
+
+
+def _build_schedule(cluster: SharedCluster, schedule: ClusterSchedule) -> dict[str, JsonValue]:
+    result, names = schedule.result, [each.name for each in cluster.types]
+    ratios = schedule.finish_time_ratios
+    return {
+        "policy": schedule.policy,
+        "makespan_s": result.makespan_s,
+        "mean_completion_s": schedule.mean_completion_s,
+        "median_completion_s": float(np.median(result.completion_s)),
+        "worst_finish_time_ratio": float(ratios.max()),
+        "fairness": schedule.fairness,
+        "cost": schedule.cost,
+        "utilization": dict(zip(names, schedule.utilization.tolist(), strict=True)),
+        "rounds": result.rounds,
+        "jobs": [
+            {
+                "name": job.name,
+                "arrival_s": job.arrival_s,
+                "finish_s": float(result.finish_s[number]),
+                "finish_time_ratio": float(ratios[number]),
+                "received_s": dict(zip(names, result.received_s[number].tolist(), strict=True)),
+            }
+            for number, job in enumerate(cluster.jobs)
+        ],
+    }

@@ -1,0 +1,126 @@
+"""`laggard schedule`: cluster files and traces in, schedules out; bad ones are one message."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from laggard.cli.main import main
+
+CLUSTER = """\
+types: {fast: {count: 2, price: 2.0}, slow: {count: 4, price: 0.5}}
+round: 10s
+reallocate: 30s
+jobs:
+  - {name: a, steps: 400, throughput: {fast: 4.0, slow: 1.0}}
+  - {name: b, steps: 200, scale: 2, throughput: {fast: 2.0, slow: 1.5}}
+  - {name: c, steps: 300, arrival: 20s, priority: 2, throughput: {slow: 3.0}}
+"""
+GAVEL_LINE = "{kind}\tpython3 main.py\tvision\t--steps\t1\t{steps}\t{scale}\t1\t-1.0\t{arrival}\n"
+
+
+def schedule(path: Path, *arguments: str) -> dict[str, object]:
+    found = CliRunner().invoke(main, ["schedule", str(path), "--json", *arguments])
+    assert found.exit_code == 0, found.output
+    document: dict[str, object] = json.loads(found.stdout)
+    return document
+
+
+def test_policies_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER)
+    figure = tmp_path / "turns.svg"
+    found = CliRunner().invoke(main, ["schedule", str(path), "--policy=all", f"--figure={figure}"])
+    assert found.exit_code == 0, found.output
+    assert "finish_time_fairness" in found.stdout
+    assert "note: 1 of 3 jobs cannot run on fast" in found.stdout
+    assert "<svg" in figure.read_text()
+    document = schedule(path)
+    (only,) = document["schedules"]
+    assert only["policy"] == "max_min_fairness"
+    done = [
+        sum(job["received_s"][kind] * speed for kind, speed in speeds.items())
+        for job, speeds in zip(
+            only["jobs"],
+            ({"fast": 4.0, "slow": 1.0}, {"fast": 2.0, "slow": 1.5}, {"slow": 3.0}),
+            strict=True,
+        )
+    ]
+    assert done == pytest.approx([400, 200, 300])
+    assert all(0 < part <= 1 for part in only["utilization"].values())
+
+
+def test_a_csv_and_gavels_format_have_the_same_jobs(tmp_path: Path) -> None:
+    types = "types: {fast: {count: 2}, slow: {count: 4}}\n"
+    (tmp_path / "jobs.csv").write_text(
+        "name,arrival_s,scale,steps,fast,slow\none,0,1,5000,4.0,1.0\nother,50,2,2000,2.0,0\n"
+    )
+    (tmp_path / "jobs.trace").write_text(
+        GAVEL_LINE.format(kind="one", steps=5000, scale=1, arrival=0)
+        + GAVEL_LINE.format(kind="other", steps=2000, scale=2, arrival=50)
+    )
+    speeds = {
+        "fast": {"('one', 1)": {"null": 4.0}, "('other', 2)": {"null": 2.0, "('one', 2)": [1, 1]}},
+        "slow": {"('one', 1)": {"null": 1.0}, "('other', 2)": {"null": 0.0}},
+    }
+    (tmp_path / "speeds.json").write_text(json.dumps(speeds))
+    (tmp_path / "csv.yaml").write_text(types + "trace: jobs.csv\n")
+    (tmp_path / "gavel.yaml").write_text(types + "trace: jobs.trace\nthroughputs: speeds.json\n")
+    first, other = (
+        schedule(tmp_path / f"{name}.yaml")["schedules"][0] for name in ("csv", "gavel")
+    )
+    assert [job["finish_s"] for job in first["jobs"]] == [job["finish_s"] for job in other["jobs"]]
+    assert first["jobs"][0]["name"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("jobs:", "trace: x.csv\njobs:"), "either `jobs` or a `trace`"),
+        (("scale: 2", "scale: 9"), "needs 9 devices"),
+        (("name: b", "name: a"), "two jobs have this name"),
+        (("arrival: 20s", "arrival: -3s"), "arrival"),
+        (("count: 2", "count: 0"), "cluster.yaml:1:"),
+        (("round: 10s", "round: 10 parsecs"), "cluster.yaml:2:"),
+        (("throughput: {slow: 3.0}", "throughput: {slow: 0}"), "runs on no type"),
+        (
+            ("throughput: {slow: 3.0}", "throughput: {other: 2}"),
+            "no throughput on any of fast, slow",
+        ),
+        (("round: 10s", "round: 10s\npreemption: 20s"), "longer rounds"),
+        (("round: 10s", "round: 10s\npolicy: fairest"), "no policy has this name"),
+    ],
+)
+def test_bad_input_is_one_message(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    assert change[0] in CLUSTER
+    path.write_text(CLUSTER.replace(*change))
+    found = CliRunner().invoke(main, ["schedule", str(path)])
+    assert found.exit_code == 2, found.output
+    assert message in found.output
+    assert "Traceback" not in found.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("jobs.csv", "name,steps\na,1\n", "jobs.csv:1: needs the columns"),
+        ("jobs.csv", "name,steps,fast\na,many,1\n", "jobs.csv:2: "),
+        ("jobs.csv", "name,steps,fast\na,1,-1\n", "jobs.csv:2: a: "),
+        ("jobs.trace", "one\ttwo\n", "has 2 cells"),
+        ("jobs.trace", "", "has no jobs"),
+        ("jobs.trace", GAVEL_LINE.format(kind="?", steps=1, scale=1, arrival=0), "add it"),
+    ],
+)
+def test_bad_traces_are_one_message(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    (tmp_path / "speeds.json").write_text('{"fast": {"(\'one\', 1)": {"null": 1.0}}}')
+    speeds = "throughputs: speeds.json\n" if name.endswith("trace") else ""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"types: {{fast: {{count: 2}}}}\ntrace: {name}\n{speeds}")
+    found = CliRunner().invoke(main, ["schedule", str(path)])
+    assert found.exit_code == 2, found.output
+    assert message in found.output
