@@ -58,6 +58,13 @@ class Placement(Section):
         min_length=1,
         description="patterns of the hosts that train, such as edge.*; ranks are in this order",
     )
+    order: Literal["listed", "topology"] = Field(
+        default="listed",
+        description=(
+            "order of the ranks: that of the patterns, or `topology`, in which the slowest transfer"
+            " of a ring to the next host is as short as the links allow"
+        ),
+    )
     per_host: int = Field(
         default=1, ge=1, le=64, description="number of workers on each of these hosts"
     )

@@ -259,6 +259,12 @@ def load_scenario(
     changes = None
     if network is not None and models.workload is not None and not problems.collected:
         links = network[0]
+        if trains and models.workload.placement.order == "topology":
+            # It computes with NumPy, which commands that only read a scenario do not import.
+            from laggard.scenario.ring_topology import resolve_order
+
+            ordered = resolve_order(models.workload, hosts, links)
+            models, ranks = replace(models, workload=ordered), place(ordered.placement, hosts)
         changes = problems.try_call(
             lambda: _expand_changes(models, hosts, links, folder, traces, sources)
         )
