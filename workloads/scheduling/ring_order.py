@@ -9,56 +9,67 @@ here from several beginnings by reversing parts of the ring and moving single ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import permutations
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise, permutations
 
-import numpy as np
-
-from laggard.core.cost_model.arrays import FloatArray, IntArray
-from laggard.core.cost_model.links import compute_part_s
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import InputError
 
-UNSHARED = -1
-"""Number of the shared link of two hosts that share none."""
-
 _MOST_EXACT = 8
-_MOST_TRIED = 40_000
-"""Orders that are compared before the best one so far is taken."""
+_MOST_TRIED = 4_000_000
+"""Transfers that are compared, in all orders, before the best order so far is taken."""
+
+_STARTS = 8
 
 
 @dataclass(frozen=True)
 class RingLinks:
-    """Links between the hosts of a ring, from each in a row to each in a column.
+    """Links between the hosts of a ring.
+
+    This is plain Python, since a run reads its scenario before it enters a sandbox, and libraries
+    for arrays start threads.
 
     Attributes:
-        rate_mbps: rate of a pair's own links; infinite if they are unlimited, [N, N].
-        rtt_ms: round trip, [N, N].
-        shared: number of the link that the pair shares with others, or `UNSHARED`, [N, N].
+        hops: from each host in a row to each in a column; None from a host to itself, [N, N].
+        shared: number of the link that a pair shares with others, for pairs that share one.
         shared_mbps: rates of the shared links, [K].
         part_bytes: bytes that each host sends to the next at a time.
     """
 
-    rate_mbps: FloatArray
-    rtt_ms: FloatArray
-    shared: IntArray
-    shared_mbps: FloatArray
+    hops: Sequence[Sequence[NetworkHop | None]]
+    shared: Mapping[tuple[int, int], int]
+    shared_mbps: Sequence[float]
     part_bytes: float
 
-    def compute_parts_s(self, order: Sequence[int]) -> FloatArray:
+    @cached_property
+    def _alone_s(self) -> Sequence[Sequence[float]]:
+        return [
+            [0.0 if hop is None else hop.part_s(self.part_bytes) for hop in row]
+            for row in self.hops
+        ]
+
+    def compute_parts_s(self, order: Sequence[int]) -> list[float]:
         """Return the seconds in which each host sends a part to the next one, [N]."""
-        here, there = np.array(order), np.roll(order, -1)
-        rate_mbps = self.rate_mbps[here, there]
-        shared = self.shared[here, there]
-        crossing = shared != UNSHARED
-        if crossing.any():
-            links = shared[crossing]
-            users = np.bincount(links, minlength=len(self.shared_mbps))[links]
-            rate_mbps[crossing] = np.minimum(rate_mbps[crossing], self.shared_mbps[links] / users)
-        parts_s: FloatArray = compute_part_s(
-            self.part_bytes, rate_mbps, self.rtt_ms[here, there]
-        )
+        pairs = [*pairwise(order), (order[-1], order[0])]
+        alone_s = self._alone_s
+        parts_s = [alone_s[here][there] for here, there in pairs]
+        if self.shared:
+            users = Counter(self.shared[pair] for pair in pairs if pair in self.shared)
+            for place, pair in enumerate(pairs):
+                if pair in self.shared:
+                    parts_s[place] = self.compute_shared_s(pair, users[self.shared[pair]])
         return parts_s
+
+    def compute_shared_s(self, pair: tuple[int, int], users: int) -> float:
+        """Return the seconds of a part between two hosts whose shared link has some users."""
+        hop = self.hops[pair[0]][pair[1]]
+        assert hop is not None
+        rate_mbps = self.shared_mbps[self.shared[pair]] / users
+        slowed = replace(hop, rate_mbps=min(hop.rate_mbps, rate_mbps))
+        return slowed.part_s(self.part_bytes)
 
 
 def order_ring(links: RingLinks) -> tuple[int, ...]:
@@ -69,18 +80,19 @@ def order_ring(links: RingLinks) -> tuple[int, ...]:
     hosts all orders are compared; among more, a better one may be missed.
 
     Raises:
-        InputError: an array is not a square of the same number of hosts.
+        InputError: the links are no square.
     """
-    count = len(links.rate_mbps)
-    if any(each.shape != (count, count) for each in (links.rate_mbps, links.rtt_ms, links.shared)):
-        raise InputError(f"links of a ring of {count} hosts: give a square of each value")
+    count = len(links.hops)
+    if any(len(row) != count for row in links.hops):
+        raise InputError(f"links of a ring of {count} hosts: give a square of them")
     given = tuple(range(count))
     if count < 3:
         return given
+    found: Iterable[tuple[int, ...]]
     if count <= _MOST_EXACT:
-        found = [(0, *rest) for rest in permutations(range(1, count))]
+        found = ((0, *rest) for rest in permutations(range(1, count)))
     else:
-        budget = [_MOST_TRIED]
+        budget = [_MOST_TRIED // count]
         found = [_improve(start, links, budget) for start in _list_starts(links)]
     best = min((given, *found), key=lambda order: _rank(order, links))
     first = best.index(0)
@@ -90,23 +102,24 @@ def order_ring(links: RingLinks) -> tuple[int, ...]:
 def _rank(order: Sequence[int], links: RingLinks) -> tuple[float, float]:
     parts_s = links.compute_parts_s(order)
     # Rounding errors of equal sums must not decide.
-    return (round(float(parts_s.max()), 12), round(float(parts_s.sum()), 9))
+    return (round(max(parts_s), 12), round(sum(parts_s), 9))
 
 
 def _list_starts(links: RingLinks) -> Iterator[tuple[int, ...]]:
-    """Yield the order as given, and from each host the way to the nearest one that is left."""
-    count = len(links.rate_mbps)
+    """Yield the order as given, and from some hosts the way to the nearest one that is left."""
+    count = len(links.hops)
     yield tuple(range(count))
-    alone = np.where(links.shared == UNSHARED, np.inf, 0.0)
-    for (row, column), value in np.ndenumerate(links.shared):
-        if value != UNSHARED:
-            alone[row, column] = links.shared_mbps[value]
-    rate_mbps = np.minimum(links.rate_mbps, alone)
-    parts_s = compute_part_s(links.part_bytes, rate_mbps, links.rtt_ms)
-    for first in range(min(count, 8)):
+
+    def part_s(here: int, there: int) -> float:
+        pair = (here, there)
+        if pair in links.shared:
+            return links.compute_shared_s(pair, 1)
+        return links.compute_parts_s(pair)[0]
+
+    for first in range(_STARTS):
         order, left = [first], {*range(count)} - {first}
         while left:
-            order.append(min(left, key=lambda each: (parts_s[order[-1], each], each)))
+            order.append(min(left, key=lambda each: (part_s(order[-1], each), each)))
             left.discard(order[-1])
         yield tuple(order)
 

@@ -44,6 +44,7 @@ from laggard.scenario.files import (
     read_files,
 )
 from laggard.scenario.overrides import parse_override
+from laggard.scenario.ring_topology import resolve_order
 from laggard.workloads.plan import place
 from laggard.workloads.validate import find_warnings as find_workload_warnings
 from laggard.workloads.validate import get_event_horizon_s, validate_placement
@@ -260,9 +261,6 @@ def load_scenario(
     if network is not None and models.workload is not None and not problems.collected:
         links = network[0]
         if trains and models.workload.placement.order == "topology":
-            # It computes with NumPy, which commands that only read a scenario do not import.
-            from laggard.scenario.ring_topology import resolve_order
-
             ordered = resolve_order(models.workload, hosts, links)
             models, ranks = replace(models, workload=ordered), place(ordered.placement, hosts)
         changes = problems.try_call(

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from laggard.core.cost_model.links import NetworkHop
 from laggard.core.hosts import Host
 from laggard.network_emulation.link_plan import LinkPlan
 from laggard.workloads.plan import place
-from laggard.workloads.scheduling.ring_order import UNSHARED, RingLinks, order_ring
+from laggard.workloads.scheduling.ring_order import RingLinks, order_ring
 from laggard.workloads.workload import Workload
 
 MODEL_BYTES = 4e6
@@ -39,29 +38,29 @@ def resolve_order(workload: Workload, hosts: Sequence[Host], links: LinkPlan) ->
 
 def build_ring_links(hosts: Sequence[Host], links: LinkPlan) -> RingLinks:
     """Return the planned links between some hosts."""
-    count = len(hosts)
-    rate_mbps, rtt_ms = np.full((count, count), np.inf), np.zeros((count, count))
-    shared = np.full((count, count), UNSHARED, dtype=np.int64)
-    place_of = {host.name: place for place, host in enumerate(hosts)}
-    for (src, dst), constraint in links.pairs.items():
-        if src in place_of and dst in place_of:
-            here, there = place_of[src], place_of[dst]
-            rate_mbps[here, there] = constraint.rate_mbps or np.inf
-            rtt_ms[here, there] += constraint.delay_ms
-            rtt_ms[there, here] += constraint.delay_ms
-    for name, access in links.access.items():
-        if name in place_of:
-            here = place_of[name]
-            rate_mbps[here] = np.minimum(rate_mbps[here], access.up_mbps or np.inf)
-            rate_mbps[:, here] = np.minimum(rate_mbps[:, here], access.down_mbps or np.inf)
-    for number, link in enumerate(links.shared):
-        for src, dst in link.pairs:
-            if src in place_of and dst in place_of:
-                shared[place_of[src], place_of[dst]] = number
+    names = [host.name for host in hosts]
+    pairs = {
+        (here, there): (src, dst)
+        for here, src in enumerate(names)
+        for there, dst in enumerate(names)
+        if here != there
+    }
+    numbers = {each: number for number, link in enumerate(links.shared) for each in link.pairs}
     return RingLinks(
-        rate_mbps,
-        rtt_ms,
-        shared,
-        np.array([link.rate_mbps for link in links.shared], dtype=np.float64),
-        MODEL_BYTES / count,
+        [
+            [_plan_hop(names[here], names[there], links) for there in range(len(names))]
+            for here in range(len(names))
+        ],
+        {place: numbers[ends] for place, ends in pairs.items() if ends in numbers},
+        [link.rate_mbps for link in links.shared],
+        MODEL_BYTES / len(hosts),
     )
+
+
+def _plan_hop(src: str, dst: str, links: LinkPlan) -> NetworkHop | None:
+    """Return the hop that one transfer has for itself; None from a host to itself."""
+    if src == dst:
+        return None
+    there, back = links.expected(src, dst), links.expected(dst, src)
+    rate_mbps = float("inf") if there.rate_mbps is None else there.rate_mbps
+    return NetworkHop((src, dst), rate_mbps, there.delay_ms + back.delay_ms)

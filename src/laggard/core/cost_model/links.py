@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.errors import InputError
 
 HopEnds = tuple[str, str]
@@ -69,15 +66,6 @@ class LinkChange:
         return name in {host, tiers.get(host)}
 
 
-def compute_part_s(
-    part_bytes: float, rate_mbps: FloatArray | float, rtt_ms: FloatArray | float
-) -> FloatArray:
-    """Return the seconds that one part of a ring all-reduce takes over links, of their shape."""
-    half_s = part_bytes / 2.0 * 8e-6 / np.asarray(rate_mbps, dtype=np.float64)
-    part_s: FloatArray = np.maximum(2.0 * half_s, half_s + np.asarray(rtt_ms) * 1e-3)
-    return part_s
-
-
 @dataclass(frozen=True)
 class NetworkHop:
     """One direction between two hosts: its highest rate, and the round trip over it."""
@@ -110,7 +98,8 @@ class NetworkHop:
 
     def part_s(self, part_bytes: float) -> float:
         """Return the seconds that one part of a ring all-reduce takes over this hop."""
-        return float(compute_part_s(part_bytes, self.rate_mbps, self.rtt_ms))
+        half_s = part_bytes / 2.0 * 8e-6 / self.rate_mbps
+        return max(2.0 * half_s, half_s + self.rtt_ms * 1e-3)
 
     def slowed_to(self, part_s: float, part_bytes: float) -> NetworkHop:
         """Return the hop with the rate at which one part takes `part_s` seconds."""
