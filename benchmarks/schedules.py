@@ -73,7 +73,7 @@ def compare_traces(folder: Path) -> None:
     print("| trace | policy | completion, h | published | makespan, h | published |")
     print("|---|---|---|---|---|---|")
     for trace, published in PUBLISHED.items():
-        jobs = read_jobs(folder / f"{trace}.trace", speeds, [each.name for each in TYPES])
+        jobs = read_jobs(folder / f"{trace}.trace", speeds, [each.name for each in TYPES]).jobs
         policies: list[tuple[Policy, str]] = [(get_policy(name), name) for name in published]
         for policy, name in [*policies, (AllOnFirst(), "fifo")]:
             result = simulate_cluster(jobs, TYPES, policy)

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from laggard.cli.main import main
+from laggard.core.errors import InputError
+from laggard.jobs.job_trace import read_jobs
 
 CLUSTER = """\
 types: {fast: {count: 2, price: 2.0}, slow: {count: 4, price: 0.5}}
@@ -92,6 +94,10 @@ def test_a_csv_and_gavels_format_have_the_same_jobs(tmp_path: Path) -> None:
         ),
         (("round: 10s", "round: 10s\npreemption: 20s"), "longer rounds"),
         (("round: 10s", "round: 10s\npolicy: fairest"), "no policy has this name"),
+        (("fast: 2.0", "fast: {1: 1.0}"), "no throughput on 2 fast, which is its scale"),
+        (("fast: 2.0", "fast: {0: 1.0, 2: 2.0}"), "give at least 1 device"),
+        (("jobs:", "pairs: [{jobs: [a, z], throughput: {fast: [1, 1]}}]\njobs:"), "z is not the"),
+        (("jobs:", "pairs: [{jobs: [a, c], throughput: {slow: [1]}}]\njobs:"), "cluster.yaml:4:"),
     ],
 )
 def test_bad_input_is_one_message(tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -124,3 +130,53 @@ def test_bad_traces_are_one_message(tmp_path: Path, name: str, content: str, mes
     found = CliRunner().invoke(main, ["schedule", str(path)])
     assert found.exit_code == 2, found.output
     assert message in found.output
+
+
+SHARED = """\
+types: {t: {count: 2}}
+round: 10s
+reallocate: 10s
+policy: share
+jobs:
+  - {name: a, steps: 400, throughput: {t: {1: 4.0, 2: 4.4}}}
+  - {name: b, steps: 300, throughput: {t: 3.0}}
+  - {name: c, steps: 200, throughput: {t: 2.0}}
+pairs:
+  - {jobs: [c, b], throughput: {t: [1.6, 2.7]}}
+"""
+
+
+def test_jobs_share_a_device_if_their_file_says_that_they_may(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(SHARED)
+    (shared,) = schedule(path)["schedules"]
+    # b and c take 300 / 2.7 s and then what c has left at its full speed, and a runs beside them.
+    finish_s = {job["name"]: job["finish_s"] for job in shared["jobs"]}
+    assert finish_s["a"] == pytest.approx(100.0, abs=10)
+    assert finish_s["b"] == pytest.approx(111.0, abs=10)
+    assert finish_s["c"] == pytest.approx(125.0, abs=20)
+    (alone,) = schedule(path, "--policy=fifo")["schedules"]
+    assert shared["makespan_s"] < alone["makespan_s"]
+
+
+def test_curves_that_gain_more_speed_than_devices_are_kept_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(SHARED.replace("2: 4.4", "2: 9.0"))
+    found = CliRunner().invoke(main, ["schedule", str(path)])
+    assert "note: on t, a gain more speed than devices, which is kept as measured" in found.stdout
+
+
+def test_pairs_and_curves_are_read_from_gavels_format(tmp_path: Path) -> None:
+    (tmp_path / "jobs.trace").write_text(
+        "".join(GAVEL_LINE.format(kind=kind, steps=400, scale=1, arrival=0) for kind in "aab")
+    )
+    both = {"null": 2.0, "('b', 1)": [1.9, 0.9], "('a', 2)": [9.0, 9.0]}
+    speeds = {"t": {"('a', 1)": both, "('a', 2)": {"null": 3.0}, "('b', 1)": {"null": 1.0}}}
+    (tmp_path / "speeds.json").write_text(json.dumps(speeds))
+    found = read_jobs(tmp_path / "jobs.trace", tmp_path / "speeds.json", ["t"])
+    assert found.pairs == {("a", "b"): {"t": (1.9, 0.9)}}
+    assert [job.get_curve("t") for job in found.jobs] == [{1: 2.0, 2: 3.0}] * 2 + [{1: 1.0}]
+    speeds["t"]["('a', 1)"]["('b', 1)"] = [1.9]
+    (tmp_path / "speeds.json").write_text(json.dumps(speeds))
+    with pytest.raises(InputError, match="are not two numbers"):
+        read_jobs(tmp_path / "jobs.trace", tmp_path / "speeds.json", ["t"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class ClusterJob:
         scale: devices that it needs at the same time (a gang).
         arrival_s: second at which it arrives.
         priority: weight of the job in fair policies.
+        curves: its steps per second on other numbers of devices, by type and number.
+        kind: jobs of one kind share a device with others equally well; its name if empty.
     """
 
     name: str
@@ -55,6 +57,8 @@ class ClusterJob:
     scale: int = 1
     arrival_s: float = 0.0
     priority: float = 1.0
+    curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    kind: str = ""
 
     def __post_init__(self) -> None:
         for what, value in (("steps", self.steps), ("scale", self.scale)):
@@ -64,15 +68,31 @@ class ClusterJob:
             raise InputError(f"{self.name}: arrival {self.arrival_s} s, which must be at least 0")
         if not (math.isfinite(self.priority) and self.priority > 0):
             raise InputError(f"{self.name}: priority {self.priority}, which must be above 0")
-        for kind, speed in self.throughput.items():
-            if not (math.isfinite(speed) and speed >= 0):
-                raise InputError(
-                    f"{self.name}: {speed} steps/s on {kind}, which must be finite and at least 0"
-                )
+        for kind in {**self.throughput, **self.curves}:
+            self._require_curve(kind)
         if not any(self.throughput.values()):
             raise InputError(
                 f"{self.name}: runs on no type of device — give its steps per second on one"
             )
+
+    def _require_curve(self, kind: str) -> None:
+        for devices, speed in self.get_curve(kind).items():
+            if devices < 1:
+                raise InputError(
+                    f"{self.name}: a speed on {devices} {kind}: give at least 1 device"
+                )
+            if not (math.isfinite(speed) and speed >= 0):
+                raise InputError(
+                    f"{self.name}: {speed} steps/s on {kind}, which must be finite and at least 0"
+                )
+
+    def get_curve(self, kind: str) -> Mapping[int, float]:
+        """Return the steps per second on a type by number of devices, the requested one included."""
+        return {**self.curves.get(kind, {}), self.scale: self.throughput.get(kind, 0.0)}
+
+
+PairSpeeds = Mapping[tuple[str, str], Mapping[str, tuple[float, float]]]
+"""Steps per second of two jobs that share one device, by their kinds and by type of device."""
 
 
 def require_jobs(jobs: Sequence[ClusterJob], types: Sequence[DeviceType]) -> None:
@@ -110,7 +130,7 @@ class ClusterState:
     """Jobs that are present at one moment, in the order of their arrivals.
 
     Attributes:
-        names: name of each job.
+        jobs: the jobs.
         throughput: steps per second of each job on each type, [J, M].
         scale: devices of each job, [J].
         priority: weight of each job, [J].
@@ -121,9 +141,11 @@ class ClusterState:
         running: type on which each job runs, or -1, [J].
         counts: devices of each type, [M].
         prices: price of a device of each type for an hour, [M].
+        types: name of each type.
+        pairs: speeds of jobs that share a device.
     """
 
-    names: tuple[str, ...]
+    jobs: tuple[ClusterJob, ...]
     throughput: FloatArray
     scale: IntArray
     priority: FloatArray
@@ -133,13 +155,20 @@ class ClusterState:
     running: IntArray
     counts: IntArray
     prices: FloatArray
+    types: tuple[str, ...]
+    pairs: PairSpeeds = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, jobs: Sequence[ClusterJob], types: Sequence[DeviceType]) -> ClusterState:
+    def at_start(
+        cls,
+        jobs: Sequence[ClusterJob],
+        types: Sequence[DeviceType],
+        pairs: PairSpeeds | None = None,
+    ) -> ClusterState:
         """Return the state in which all jobs have just arrived."""
         zeros = np.zeros(len(jobs))
         return cls(
-            names=tuple(job.name for job in jobs),
+            jobs=tuple(jobs),
             throughput=build_throughput(jobs, types),
             scale=np.array([job.scale for job in jobs], dtype=np.int64),
             priority=np.array([job.priority for job in jobs], dtype=np.float64),
@@ -149,6 +178,8 @@ class ClusterState:
             running=np.full(len(jobs), -1, dtype=np.int64),
             counts=np.array([each.count for each in types], dtype=np.int64),
             prices=np.array([each.price_per_hour for each in types], dtype=np.float64),
+            types=tuple(each.name for each in types),
+            pairs=pairs or {},
         )
 
     @property
@@ -160,7 +191,7 @@ class ClusterState:
     @property
     def isolated_throughput(self) -> FloatArray:
         """Return each job's speed on an equal part of the cluster, [J]."""
-        part = np.minimum(1.0, self.counts.sum() / len(self.names) / self.scale)
+        part = np.minimum(1.0, self.counts.sum() / len(self.jobs) / self.scale)
         speeds: FloatArray = part * self.proportional_throughput
         return speeds
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 import numpy as np
 
-from laggard.core.cost_model.arrays import FloatArray, IntArray
+from laggard.core.cost_model.arrays import BoolArray, FloatArray, IntArray
 from laggard.core.errors import InputError
 from laggard.workloads.scheduling.cluster_jobs import (
     ClusterJob,
     ClusterState,
     DeviceType,
+    PairSpeeds,
     build_throughput,
     require_jobs,
 )
-from laggard.workloads.scheduling.policy import Policy
+from laggard.workloads.scheduling.policy import Policy, SharingPolicy
 from laggard.workloads.scheduling.rounds import NOWHERE, ReceivedTime, choose_round
 
 
@@ -69,6 +71,7 @@ class ClusterResult:
         arrival_s: arrival of each job, [J].
         finish_s: end of each job, [J].
         received_s: seconds of each job on each type, [J, M].
+        device_s: seconds in which devices of each type had a job, summed over them, [M].
         isolated_s: seconds that each job would have taken on an equal part of the cluster, [J].
         turns: who ran where and when.
         rounds: number of rounds.
@@ -78,6 +81,7 @@ class ClusterResult:
     arrival_s: FloatArray
     finish_s: FloatArray
     received_s: FloatArray
+    device_s: FloatArray
     isolated_s: FloatArray
     turns: tuple[DeviceTurn, ...]
     rounds: int
@@ -96,12 +100,46 @@ class ClusterResult:
 
 @dataclass
 class _Present:
-    """Jobs that have arrived and not ended, in the order of their arrivals."""
+    """Jobs that have arrived and not ended, in the order of their arrivals.
+
+    Attributes:
+        jobs: index of each, [P].
+        steps_left: steps that it still has, [P].
+        isolated_s: seconds that its steps so far would have taken on an equal part of the cluster.
+        kind: type on which it runs, or `NOWHERE`, [P].
+        speed: its steps per second on each type, with the devices that it gets there, [P, M].
+        devices: number of its devices; 0 if it uses those of its partner, [P].
+        partner: index of the job with which it shares a device, or -1, [P].
+        alone: steps per second on this device once the partner has ended, [P].
+    """
 
     jobs: IntArray
     steps_left: FloatArray
     isolated_s: FloatArray
     kind: IntArray
+    speed: FloatArray
+    devices: IntArray
+    partner: IntArray
+    alone: FloatArray
+
+    @classmethod
+    def begin(cls, jobs: IntArray, steps: FloatArray, speed: FloatArray, scale: IntArray) -> Self:
+        """Return jobs that have just arrived, with the devices that they ask for."""
+        zeros, none = np.zeros(len(jobs)), np.full(len(jobs), NOWHERE)
+        return cls(jobs, steps, zeros, none, speed, scale, none, zeros)
+
+    def join(self, new: Self) -> Self:
+        """Return these jobs and then the new ones."""
+        pairs = ((getattr(self, f.name), getattr(new, f.name)) for f in fields(self))
+        return type(self)(*map(np.concatenate, pairs))
+
+    def keep(self, kept: BoolArray) -> Self:
+        """Return some of the jobs; who loses a partner has the device alone."""
+        left = type(self)(*(getattr(self, f.name)[kept] for f in fields(self)))
+        alone = (left.partner != NOWHERE) & ~np.isin(left.partner, left.jobs)
+        left.devices[alone], left.partner[alone] = 1, NOWHERE
+        left.speed[alone, left.kind[alone]] = left.alone[alone]
+        return left
 
 
 @dataclass
@@ -112,6 +150,7 @@ class _Cluster:
     types: Sequence[DeviceType]
     policy: Policy
     options: RoundOptions
+    pairs: PairSpeeds
     throughput: FloatArray = field(init=False)
     scale: IntArray = field(init=False)
     arrival_s: FloatArray = field(init=False)
@@ -125,9 +164,10 @@ class _Cluster:
         self.counts = np.array([each.count for each in self.types], dtype=np.int64)
         self.prices = np.array([each.price_per_hour for each in self.types])
         none = np.zeros(0)
-        self.present = _Present(
-            np.zeros(0, dtype=np.int64), none, none, np.zeros(0, dtype=np.int64)
-        )
+        nobody = np.zeros(0, dtype=np.int64)
+        self.present = _Present.begin(nobody, none, self.throughput[nobody], nobody)
+        self.names = tuple(each.name for each in self.types)
+        self.device_s = np.zeros(len(self.types))
         self.times = ReceivedTime.empty(len(self.types))
         self.used_s = np.zeros(len(self.types))
         self.allocation = np.zeros((0, len(self.types)))
@@ -166,6 +206,7 @@ class _Cluster:
             self.arrival_s,
             self.finish_s,
             self.received_s,
+            self.device_s,
             self.isolated_s,
             tuple(self.turns),
             self.rounds,
@@ -173,12 +214,10 @@ class _Cluster:
         )
 
     def _add(self, new: IntArray) -> None:
-        present, count = self.present, len(new)
-        self.present = _Present(
-            np.r_[present.jobs, new],
-            np.r_[present.steps_left, [float(self.jobs[each].steps) for each in new]],
-            np.r_[present.isolated_s, np.zeros(count)],
-            np.r_[present.kind, np.full(count, NOWHERE)],
+        count = len(new)
+        steps = np.array([float(self.jobs[each].steps) for each in new])
+        self.present = self.present.join(
+            _Present.begin(new, steps, self.throughput[new], self.scale[new])
         )
         self.allocation = np.vstack([self.allocation, np.zeros((count, len(self.types)))])
         self.times.add_jobs(count, self.options.round_s)
@@ -191,7 +230,7 @@ class _Cluster:
         self.times.restart(self.allocation, since_s, self.options.round_s)
         self.used_s = self.times.received_s.sum(axis=0)
         state = ClusterState(
-            names=tuple(self.jobs[each].name for each in jobs),
+            jobs=tuple(self.jobs[each] for each in jobs),
             throughput=self.throughput[jobs],
             scale=self.scale[jobs],
             priority=self.priority[jobs],
@@ -201,23 +240,41 @@ class _Cluster:
             running=self.present.kind,
             counts=self.counts,
             prices=self.prices,
+            types=self.names,
+            pairs=self.pairs,
         )
-        self.allocation = self.policy.allocate(state)
+        if isinstance(self.policy, SharingPolicy):
+            self._grant(self.policy, state)
+        else:
+            self.allocation = self.policy.allocate(state)
         self.isolated = state.isolated_throughput
         self.stale, self.last_s = False, now_s
         self.allocations += 1
 
+    def _grant(self, policy: SharingPolicy, state: ClusterState) -> None:
+        grants, present = policy.grant(state), self.present
+        self.allocation = np.zeros_like(state.throughput)
+        given = np.flatnonzero(grants.kind != NOWHERE)
+        self.allocation[given, grants.kind[given]] = 1.0
+        present.speed = np.zeros_like(state.throughput)
+        present.speed[given, grants.kind[given]] = grants.speed[given]
+        # Who has other devices than before starts anew on them.
+        present.kind = np.where(present.devices == grants.devices, present.kind, NOWHERE)
+        present.devices, present.alone = grants.devices, grants.alone
+        shared = grants.partner != NOWHERE
+        present.partner = np.where(shared, present.jobs[grants.partner], NOWHERE)
+
     def _run_round(self, now_s: float) -> float:
         """Run one round, and return the second at which it ends."""
         present, options = self.present, self.options
-        throughput = self.throughput[present.jobs]
+        throughput = present.speed
         # Jobs that have come since the last allocation wait for the next one.
         known = np.where(np.isnan(self.isolated)[:, None], 0.0, throughput)
         chosen = choose_round(
             self.times.compute_priorities(self.allocation, self.used_s),
             self.times.deficit_s,
             known,
-            self.scale[present.jobs],
+            present.devices,
             self.counts,
             self._order_types(),
             fill=not self.policy.in_turn,
@@ -242,6 +299,7 @@ class _Cluster:
         present.isolated_s[running] += steps / self.isolated[running]
         self.times.received_s[running, kinds] += took_s
         np.add.at(self.used_s, kinds, took_s)
+        np.add.at(self.device_s, kinds, took_s * present.devices[running])
         self.received_s[present.jobs[running], kinds] += took_s
         self.rounds += 1
         ended = running[present.steps_left[running] <= 1e-9]
@@ -269,12 +327,7 @@ class _Cluster:
         self.isolated_s[present.jobs[ended]] = present.isolated_s[ended]
         kept = np.ones(len(present.jobs), dtype=bool)
         kept[ended] = False
-        self.present = _Present(
-            present.jobs[kept],
-            present.steps_left[kept],
-            present.isolated_s[kept],
-            present.kind[kept],
-        )
+        self.present = present.keep(kept)
         self.allocation, self.isolated = self.allocation[kept], self.isolated[kept]
         self.times.keep_jobs(kept)
         self.stale = True
@@ -285,6 +338,7 @@ def simulate_cluster(
     types: Sequence[DeviceType],
     policy: Policy,
     options: RoundOptions | None = None,
+    pairs: PairSpeeds | None = None,
 ) -> ClusterResult:
     """Simulate jobs on a cluster until all have ended.
 
@@ -293,8 +347,9 @@ def simulate_cluster(
         types: types of devices.
         policy: policy that allocates time.
         options: rounds; those of Gavel's published simulations if None.
+        pairs: speeds of jobs that share a device; none may if None.
 
     Raises:
         InputError: a job cannot run, or two have the same name.
     """
-    return _Cluster(jobs, types, policy, options or RoundOptions()).run()
+    return _Cluster(jobs, types, policy, options or RoundOptions(), pairs or {}).run()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -67,6 +67,13 @@ def build_values(curve: Mapping[int, float], count: int) -> FloatArray:
             speeds[devices] = speed
     values: FloatArray = np.maximum.accumulate(speeds)
     return values
+
+
+def is_superlinear(curve: Mapping[int, float]) -> bool:
+    """Return whether more devices give a larger factor of speed than of devices anywhere."""
+    points = [(devices, speed) for devices, speed in sorted(curve.items()) if speed > 0]
+    # A per mille more is within what measurements differ.
+    return any(b / m > 1.001 * a / n for (n, a), (m, b) in pairwise(points))
 
 
 def share_devices(

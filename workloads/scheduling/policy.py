@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from laggard.core.cost_model.arrays import FloatArray
+from laggard.core.cost_model.arrays import FloatArray, IntArray
 from laggard.workloads.scheduling.cluster_jobs import ClusterState
 
 
@@ -29,4 +30,32 @@ class Policy(Protocol):
 
     def allocate(self, state: ClusterState) -> FloatArray:
         """Return the part of the time that each job runs on each type, [J, M]."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeviceGrants:
+    """Whole devices that jobs hold until the next allocation.
+
+    Attributes:
+        kind: type of each job's devices, or -1 for a job that waits, [J].
+        devices: number of its devices, [J]; 0 for the second job of a device that two share.
+        partner: the job with which it shares a device, or -1, [J].
+        speed: its steps per second there, [J].
+        alone: its steps per second once its partner has ended, [J].
+    """
+
+    kind: IntArray
+    devices: IntArray
+    partner: IntArray
+    speed: FloatArray
+    alone: FloatArray
+
+
+@runtime_checkable
+class SharingPolicy(Policy, Protocol):
+    """Policy that also chooses the number of devices of each job, and who shares one."""
+
+    def grant(self, state: ClusterState) -> DeviceGrants:
+        """Return the devices of each job."""
         ...

@@ -94,7 +94,7 @@ def order_ring(links: RingLinks) -> tuple[int, ...]:
     else:
         budget = [_MOST_TRIED // count]
         found = [_improve(start, links, budget) for start in _list_starts(links)]
-    best = min((given, *found), key=lambda order: _rank(order, links))
+    best: tuple[int, ...] = min((given, *found), key=lambda order: _rank(order, links))
     first = best.index(0)
     return best[first:] + best[:first]
 

@@ -87,7 +87,7 @@ def choose_round(
         priorities: priorities; 0 for a job that has no part of a type, [J, M].
         deficit_s: seconds that jobs are owed, [J, M].
         throughput: steps per second; 0 where a job cannot run, [J, M].
-        scale: devices of each job, [J].
+        scale: devices of each job; 0 for one that uses those of another job, [J].
         counts: devices of each type, [M].
         order: order in which types take jobs.
         fill: whether jobs may take devices of which they have no part.
@@ -98,8 +98,9 @@ def choose_round(
         able = (priorities[:, kind] > 0) & (throughput[:, kind] > 0) & (chosen == NOWHERE)
         candidates = np.flatnonzero(able)
         ranking = np.lexsort((-deficit_s[candidates, kind], -priorities[candidates, kind]))
+        least = scale[candidates].min() if len(candidates) else 0
         for job in candidates[ranking]:
-            if left[kind] == 0:
+            if left[kind] < least:
                 break
             if scale[job] <= left[kind]:
                 chosen[job] = kind

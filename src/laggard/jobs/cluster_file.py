@@ -5,6 +5,9 @@ round: 360s                     # a job may be preempted at the end of each roun
 policy: max_min_fairness
 jobs:
   - {name: resnet, steps: 9000, scale: 2, arrival: 0s, throughput: {v100: 9.1, p100: 4.4}}
+  - {name: mlp, steps: 9000, throughput: {v100: {1: 30, 2: 50}}}   # on one device, and on two
+pairs:                          # jobs that may share one device, and the speeds of both
+  - {jobs: [lstm, mlp], throughput: {v100: [20, 25]}}
 # or a trace instead of jobs, relative to this file:
 # trace: jobs.trace             # Gavel's format, or CSV
 # throughputs: throughputs.json # steps per second of each type of job, for Gavel's format
@@ -12,8 +15,9 @@ jobs:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,8 +26,14 @@ from laggard.core.files.input_files import read_bounded
 from laggard.core.units import DurationS
 from laggard.core.yaml_source import MAX_BYTES, parse_yaml
 from laggard.jobs.job_trace import read_jobs
-from laggard.workloads.scheduling.cluster_jobs import ClusterJob, DeviceType, require_jobs
+from laggard.workloads.scheduling.cluster_jobs import (
+    ClusterJob,
+    DeviceType,
+    PairSpeeds,
+    require_jobs,
+)
 from laggard.workloads.scheduling.cluster_simulation import RoundOptions
+from laggard.workloads.scheduling.device_sharing import is_superlinear
 from laggard.workloads.scheduling.policy import Policy
 from laggard.workloads.scheduling.registry import get_policy
 
@@ -40,10 +50,38 @@ class _TypeEntry(_ClusterModel):
 class _JobEntry(_ClusterModel):
     name: str = Field(min_length=1, max_length=200)
     steps: int = Field(ge=1)
-    throughput: dict[str, float]
+    throughput: dict[str, float | dict[int, float]]
     scale: int = Field(default=1, ge=1)
     arrival: DurationS = 0.0
     priority: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _require_scale(self) -> _JobEntry:
+        for kind, curve in self.throughput.items():
+            if isinstance(curve, dict) and self.scale not in curve:
+                raise ValueError(
+                    f"{self.name}: has no throughput on {self.scale} {kind}, which is its scale —"
+                    " add it"
+                )
+        return self
+
+    def to_job(self) -> ClusterJob:
+        """Return the job."""
+        curves = {kind: each for kind, each in self.throughput.items() if isinstance(each, dict)}
+        speeds = {
+            kind: each[self.scale] if isinstance(each, dict) else each
+            for kind, each in self.throughput.items()
+        }
+        return ClusterJob(
+            self.name, self.steps, speeds, self.scale, self.arrival, self.priority, curves
+        )
+
+
+class _PairEntry(_ClusterModel):
+    jobs: tuple[str, str]
+    throughput: dict[str, tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]]] = (
+        Field(min_length=1)
+    )
 
 
 class ClusterFile(_ClusterModel):
@@ -56,6 +94,7 @@ class ClusterFile(_ClusterModel):
         preemption_s: seconds that a job loses when it starts or moves.
         policy: name of the policy.
         jobs: jobs in the order of their arrivals.
+        pairs: jobs that may share one device, and the steps per second of both, by type.
         trace: file of jobs, instead of `jobs`.
         throughputs: file of steps per second by type of job, for a trace in Gavel's format.
     """
@@ -66,6 +105,7 @@ class ClusterFile(_ClusterModel):
     preemption_s: DurationS = Field(default=0.0, alias="preemption")
     policy: str = "max_min_fairness"
     jobs: tuple[_JobEntry, ...] = ()
+    pairs: tuple[_PairEntry, ...] = ()
     trace: Path | None = None
     throughputs: Path | None = None
 
@@ -77,6 +117,10 @@ class ClusterFile(_ClusterModel):
             raise ValueError(
                 "`throughputs` are those of a `trace`, and there is none — remove them"
             )
+        known = {job.name for job in self.jobs}
+        for name in (name for pair in self.pairs for name in pair.jobs):
+            if name not in known:
+                raise ValueError(f"`pairs`: {name} is not the name of a job — name two of them")
         return self
 
 
@@ -90,6 +134,7 @@ class SharedCluster:
         jobs: jobs in the order of their arrivals.
         policy: policy of the file.
         options: its rounds.
+        pairs: speeds of jobs that share a device.
         notes: sentences about what is unusual in the jobs.
     """
 
@@ -98,6 +143,7 @@ class SharedCluster:
     jobs: tuple[ClusterJob, ...]
     policy: Policy
     options: RoundOptions
+    pairs: PairSpeeds = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -112,15 +158,12 @@ def load_cluster(path: Path) -> SharedCluster:
     types = tuple(DeviceType(name, each.count, each.price) for name, each in content.types.items())
     here = path.absolute().parent
     if content.trace is None:
-        jobs = tuple(
-            ClusterJob(
-                each.name, each.steps, each.throughput, each.scale, each.arrival, each.priority
-            )
-            for each in content.jobs
-        )
+        jobs = tuple(each.to_job() for each in content.jobs)
+        pairs: PairSpeeds = {each.jobs: each.throughput for each in content.pairs}
     else:
         throughputs = content.throughputs and here / content.throughputs
-        jobs = read_jobs(here / content.trace, throughputs, [each.name for each in types])
+        found = read_jobs(here / content.trace, throughputs, [each.name for each in types])
+        jobs, pairs = found.jobs, found.pairs
     require_jobs(jobs, types)
     options = RoundOptions(content.round_s, content.allocation_s, content.preemption_s)
     return SharedCluster(
@@ -129,6 +172,7 @@ def load_cluster(path: Path) -> SharedCluster:
         jobs,
         get_policy(content.policy),
         options,
+        pairs,
         tuple(_list_notes(jobs, types)),
     )
 
@@ -139,4 +183,11 @@ def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> 
         unable = sum(job.throughput.get(each.name, 0.0) <= 0 for job in jobs)
         if unable:
             notes.append(f"{unable} of {len(jobs)} jobs cannot run on {each.name}")
+        faster = [job.name for job in jobs if is_superlinear(job.get_curve(each.name))]
+        if faster:
+            more = f" and {len(faster) - 1} more" * (len(faster) > 1)
+            notes.append(
+                f"on {each.name}, {faster[0]}{more} gain more speed than devices, which is kept as"
+                " measured"
+            )
     return notes

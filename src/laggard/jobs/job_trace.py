@@ -5,18 +5,20 @@ type of the job, command, folder, option for the steps, whether it needs data, n
 devices, priority, deadline, arrival in seconds. Commands are not run. The steps per second stand in
 a JSON document: `{"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.4}}}`, by type of
 device, type of job with its devices, and `null` for a job that shares its devices with no other.
+Beside `null` stand the jobs with which it may share a device, with the speeds of both.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.core.errors import InputError
 from laggard.core.files.input_files import read_bounded, read_json
-from laggard.workloads.scheduling.cluster_jobs import ClusterJob
+from laggard.workloads.scheduling.cluster_jobs import ClusterJob, PairSpeeds
 
 MAX_BYTES = 256 << 20
 MAX_JOBS = 1_000_000
@@ -25,7 +27,20 @@ _GAVEL_COLUMNS = 10
 _CSV_COLUMNS = ("name", "steps")
 
 
-def read_jobs(path: Path, throughputs: Path | None, types: Sequence[str]) -> tuple[ClusterJob, ...]:
+@dataclass(frozen=True)
+class JobTrace:
+    """Jobs of a trace.
+
+    Attributes:
+        jobs: jobs in the order of the file.
+        pairs: speeds of jobs that share a device.
+    """
+
+    jobs: tuple[ClusterJob, ...]
+    pairs: PairSpeeds = field(default_factory=dict)
+
+
+def read_jobs(path: Path, throughputs: Path | None, types: Sequence[str]) -> JobTrace:
     """Read the jobs of a trace.
 
     Args:
@@ -46,12 +61,14 @@ def read_jobs(path: Path, throughputs: Path | None, types: Sequence[str]) -> tup
                 f"{throughputs}: a CSV has the steps per second in its own columns — leave"
                 " `throughputs` out"
             )
-        return _read_csv(path, text, types)
+        return JobTrace(_read_csv(path, text, types))
     if throughputs is None:
         raise InputError(
             f"{path}: a trace in Gavel's format has no steps per second — give `throughputs`"
         )
-    return _read_gavel(path, text, _read_throughputs(throughputs, types))
+    document = _read_throughputs(throughputs, types)
+    speeds = _parse_speeds(throughputs, document)
+    return JobTrace(_read_gavel(path, text, speeds), _parse_pairs(throughputs, document))
 
 
 def _read_csv(path: Path, text: str, types: Sequence[str]) -> tuple[ClusterJob, ...]:
@@ -115,18 +132,40 @@ def _parse_gavel_job(number: int, cells: Sequence[str], throughputs: Throughputs
     speeds = throughputs.get((kind, int(scale)))
     if speeds is None:
         raise InputError(f"no throughput is given for {kind} on {scale} devices — add it")
+    curves: dict[str, dict[int, float]] = {}
+    for devices in {each for label, each in throughputs if label == kind}:
+        for name, speed in throughputs[kind, devices].items():
+            curves.setdefault(name, {})[devices] = speed
     return ClusterJob(
-        f"{number} {kind}", int(steps), speeds, int(scale), float(arrival), float(priority)
+        f"{number} {kind}",
+        int(steps),
+        speeds,
+        int(scale),
+        float(arrival),
+        float(priority),
+        curves,
+        kind,
     )
 
 
-def _read_throughputs(path: Path, types: Sequence[str]) -> Throughputs:
+_Rows = Mapping[str, object]
+
+
+def _read_throughputs(path: Path, types: Sequence[str]) -> Mapping[str, _Rows]:
+    """Return the rows of each type of device by their labels."""
     document = read_json(path, MAX_BYTES)
-    found: dict[tuple[str, int], dict[str, float]] = {}
+    found: dict[str, _Rows] = {}
     for name in types:
         rows = document.get(name) if isinstance(document, dict) else None
         if not isinstance(rows, dict):
             raise InputError(f"{path}: has no throughputs on {name} — add them, or remove the type")
+        found[name] = rows
+    return found
+
+
+def _parse_speeds(path: Path, document: Mapping[str, _Rows]) -> Throughputs:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for name, rows in document.items():
         for label, row in rows.items():
             speed = row.get("null") if isinstance(row, dict) else None
             key = _parse_label(label)
@@ -138,6 +177,34 @@ def _read_throughputs(path: Path, types: Sequence[str]) -> Throughputs:
                 )
             found.setdefault(key, {})[name] = float(speed)
     return found
+
+
+def _parse_pairs(path: Path, document: Mapping[str, _Rows]) -> PairSpeeds:
+    found: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+    for name, rows in document.items():
+        for label, other, both in _list_pairs(rows):
+            first, second = _parse_label(label), _parse_label(other)
+            if first is None or second is None:
+                raise InputError(f"{path}: {name}: {other}: is not a type of job with its devices")
+            if (first[1], second[1]) != (1, 1):
+                continue
+            if not (
+                isinstance(both, list)
+                and len(both) == 2
+                and all(isinstance(each, (int, float)) and 0 <= each < 1e12 for each in both)
+            ):
+                raise InputError(
+                    f"{path}: {name}: {label} with {other}: are not two numbers of steps per second"
+                    " — give a speed of at least 0 for each job"
+                )
+            found.setdefault((first[0], second[0]), {})[name] = (float(both[0]), float(both[1]))
+    return found
+
+
+def _list_pairs(rows: _Rows) -> Iterator[tuple[str, str, object]]:
+    for label, row in rows.items():
+        if isinstance(row, dict):
+            yield from ((label, other, both) for other, both in row.items() if other != "null")
 
 
 def _parse_label(label: str) -> tuple[str, int] | None:

@@ -57,11 +57,12 @@ def schedule_jobs(
     """
     counts = np.array([each.count for each in cluster.types], dtype=np.float64)
     prices = np.array([each.price_per_hour for each in cluster.types])
-    scale = np.array([job.scale for job in cluster.jobs], dtype=np.float64)
     found = []
     for policy in policies:
-        result = simulate_cluster(cluster.jobs, cluster.types, policy, cluster.options)
-        device_s = scale @ result.received_s
+        result = simulate_cluster(
+            cluster.jobs, cluster.types, policy, cluster.options, cluster.pairs
+        )
+        device_s = result.device_s
         first_s = float(result.arrival_s.min())
         found.append(
             ClusterSchedule(

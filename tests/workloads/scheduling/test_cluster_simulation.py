@@ -29,7 +29,7 @@ class Fixed:
     in_turn: bool = False
 
     def allocate(self, state: ClusterState) -> np.ndarray:
-        return np.array([[self.parts[name]] for name in state.names])
+        return np.array([[self.parts[job.name]] for job in state.jobs])
 
 
 @settings(max_examples=20, deadline=None)
