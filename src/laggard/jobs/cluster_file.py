@@ -8,6 +8,9 @@ jobs:
   - {name: mlp, steps: 9000, throughput: {v100: {1: 30, 2: 50}}}   # on one device, and on two
 pairs:                          # jobs that may share one device, and the speeds of both
   - {jobs: [lstm, mlp], throughput: {v100: [20, 25]}}
+# or the layers of a scenario folder instead of types, and the workloads of jobs:
+# layers: my-continuum          # `prices: {edge: 0.05}` are those of its hosts for an hour
+# jobs: [{name: digits, workload: digits.yaml, scale: 2}]
 # or a trace instead of jobs, relative to this file:
 # trace: jobs.trace             # Gavel's format, or CSV
 # throughputs: throughputs.json # steps per second of each type of job, for Gavel's format
@@ -15,6 +18,7 @@ pairs:                          # jobs that may share one device, and the speeds
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +26,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from laggard.core.corrections.model_problems import validate_model
+from laggard.core.errors import InputError
 from laggard.core.files.input_files import read_bounded
 from laggard.core.units import DurationS
 from laggard.core.yaml_source import MAX_BYTES, parse_yaml
@@ -49,14 +54,21 @@ class _TypeEntry(_ClusterModel):
 
 class _JobEntry(_ClusterModel):
     name: str = Field(min_length=1, max_length=200)
-    steps: int = Field(ge=1)
-    throughput: dict[str, float | dict[int, float]]
+    steps: int | None = Field(default=None, ge=1)
+    throughput: dict[str, float | dict[int, float]] = Field(default_factory=dict)
+    workload: Path | None = None
     scale: int = Field(default=1, ge=1)
     arrival: DurationS = 0.0
     priority: float = Field(default=1.0, gt=0)
 
     @model_validator(mode="after")
-    def _require_scale(self) -> _JobEntry:
+    def _require_speeds(self) -> _JobEntry:
+        if bool(self.throughput) == (self.workload is not None):
+            raise ValueError(
+                f"{self.name}: has either a `throughput` or a `workload` — give one of them"
+            )
+        if self.workload is None and self.steps is None:
+            raise ValueError(f"{self.name}: has no `steps` — add them")
         for kind, curve in self.throughput.items():
             if isinstance(curve, dict) and self.scale not in curve:
                 raise ValueError(
@@ -65,16 +77,36 @@ class _JobEntry(_ClusterModel):
                 )
         return self
 
-    def to_job(self) -> ClusterJob:
-        """Return the job."""
-        curves = {kind: each for kind, each in self.throughput.items() if isinstance(each, dict)}
-        speeds = {
-            kind: each[self.scale] if isinstance(each, dict) else each
+    def to_job(self, here: Path, layers: Path | None) -> ClusterJob:
+        """Return the job; files are relative to a folder."""
+        steps, curves = self.steps, self._list_curves()
+        if self.workload is not None:
+            from laggard.jobs.predicted_jobs import predict_curves
+
+            if layers is None:
+                raise InputError(
+                    f"{self.name}: a `workload` is predicted on the `layers` of a scenario — add"
+                    " them, or give its `throughput`"
+                )
+            curves, end = predict_curves(layers, here / self.workload, self.scale)
+            steps = steps or end
+        if steps is None:
+            raise InputError(f"{self.name}: its workload has no stop.steps — give `steps`")
+        return ClusterJob(
+            self.name,
+            steps,
+            {kind: curve[self.scale] for kind, curve in curves.items()},
+            self.scale,
+            self.arrival,
+            self.priority,
+            curves,
+        )
+
+    def _list_curves(self) -> Mapping[str, Mapping[int, float]]:
+        return {
+            kind: each if isinstance(each, dict) else {self.scale: each}
             for kind, each in self.throughput.items()
         }
-        return ClusterJob(
-            self.name, self.steps, speeds, self.scale, self.arrival, self.priority, curves
-        )
 
 
 class _PairEntry(_ClusterModel):
@@ -89,6 +121,8 @@ class ClusterFile(_ClusterModel):
 
     Attributes:
         types: number and price per hour of the devices of each type.
+        layers: scenario folder whose layers are the types, instead of `types`.
+        prices: price of a host of each of these layers for an hour.
         round_s: seconds of a round.
         allocation_s: least seconds between two allocations.
         preemption_s: seconds that a job loses when it starts or moves.
@@ -99,7 +133,9 @@ class ClusterFile(_ClusterModel):
         throughputs: file of steps per second by type of job, for a trace in Gavel's format.
     """
 
-    types: dict[str, _TypeEntry] = Field(min_length=1)
+    types: dict[str, _TypeEntry] = Field(default_factory=dict)
+    layers: Path | None = None
+    prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     round_s: DurationS = Field(default=360.0, alias="round")
     allocation_s: DurationS = Field(default=1920.0, alias="reallocate")
     preemption_s: DurationS = Field(default=0.0, alias="preemption")
@@ -111,6 +147,10 @@ class ClusterFile(_ClusterModel):
 
     @model_validator(mode="after")
     def _require_jobs(self) -> ClusterFile:
+        if bool(self.types) == (self.layers is not None):
+            raise ValueError("a cluster has either `types` or `layers` — give one of them")
+        if self.prices and self.layers is None:
+            raise ValueError("`prices` are those of `layers` — write `price` beside `count`")
         if bool(self.jobs) == (self.trace is not None):
             raise ValueError("a cluster has either `jobs` or a `trace` — give one of them")
         if self.throughputs is not None and self.trace is None:
@@ -155,10 +195,11 @@ def load_cluster(path: Path) -> SharedCluster:
         ScenarioError: the cluster file is wrong at a certain line.
     """
     content = validate_model(parse_yaml(read_bounded(path, MAX_BYTES), str(path)), ClusterFile)
-    types = tuple(DeviceType(name, each.count, each.price) for name, each in content.types.items())
     here = path.absolute().parent
+    layers = None if content.layers is None else here / content.layers
+    types = _list_types(content, layers)
     if content.trace is None:
-        jobs = tuple(each.to_job() for each in content.jobs)
+        jobs = tuple(each.to_job(here, layers) for each in content.jobs)
         pairs: PairSpeeds = {each.jobs: each.throughput for each in content.pairs}
     else:
         throughputs = content.throughputs and here / content.throughputs
@@ -173,8 +214,17 @@ def load_cluster(path: Path) -> SharedCluster:
         get_policy(content.policy),
         options,
         pairs,
-        tuple(_list_notes(jobs, types)),
+        (*_list_notes(jobs, types), *_list_predicted(content.jobs)),
     )
+
+
+def _list_types(content: ClusterFile, layers: Path | None) -> tuple[DeviceType, ...]:
+    if layers is None:
+        given = content.types.items()
+        return tuple(DeviceType(name, each.count, each.price) for name, each in given)
+    from laggard.jobs.predicted_jobs import read_layers
+
+    return read_layers(layers, content.prices)
 
 
 def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> list[str]:
@@ -191,3 +241,9 @@ def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> 
                 " measured"
             )
     return notes
+
+
+def _list_predicted(entries: Sequence[_JobEntry]) -> Iterator[str]:
+    predicted = [each.name for each in entries if each.workload is not None]
+    if predicted:
+        yield (f"the throughput of {', '.join(predicted)} is predicted from steps on this machine")

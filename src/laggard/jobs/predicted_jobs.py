@@ -1,0 +1,101 @@
+"""Jobs whose steps per second are predicted: a workload file on the layers of a continuum.
+
+The hosts of a layer are the devices of a type. A job on n devices of a type trains on the first n
+hosts of that layer.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from laggard.core.errors import InputError
+from laggard.core.files.input_files import read_bounded
+from laggard.core.yaml_source import MAX_BYTES
+from laggard.predict.forecast import forecast_scenario, require_predictable
+from laggard.predict.host_steps import MachineSteps
+from laggard.scenario.load import Scenario, load_scenario
+from laggard.workloads.scheduling.cluster_jobs import DeviceType
+
+Curves = Mapping[str, Mapping[int, float]]
+
+
+def read_layers(folder: Path, prices: Mapping[str, float]) -> tuple[DeviceType, ...]:
+    """Return the layers of a scenario folder as types of devices.
+
+    Args:
+        folder: scenario folder; its workload is not used.
+        prices: price of a host of each layer for an hour; 0 for layers without one.
+
+    Raises:
+        InputError: there is no layer of a priced name.
+        ScenarioError: the scenario is wrong.
+    """
+    counts: dict[str, int] = {}
+    for host in load_scenario(folder, training=False).hosts:
+        counts[host.layer] = counts.get(host.layer, 0) + 1
+    for name in prices:
+        if name not in counts:
+            raise InputError(f"prices: {name} is no layer — the layers are {', '.join(counts)}")
+    return tuple(DeviceType(name, count, prices.get(name, 0.0)) for name, count in counts.items())
+
+
+def predict_curves(folder: Path, workload: Path, scale: int) -> tuple[Curves, int | None]:
+    """Predict the steps per second of a workload on the layers of a continuum.
+
+    A few steps of its model are measured on one core of this machine.
+
+    Args:
+        folder: scenario folder whose layers, links and limits count.
+        workload: `workload.yaml` of the job; where it trains is not read from there.
+        scale: number of devices for which a speed is needed, beside powers of two.
+
+    Returns:
+        Steps per second by layer and number of hosts, and the steps after which the workload ends,
+        or None if it has no such end.
+
+    Raises:
+        InputError: a file is missing, or the workload cannot be predicted.
+        ScenarioError: the workload is wrong at a certain line.
+    """
+    files = dict(load_scenario(folder, training=False).files())
+    files["workload.yaml"] = read_bounded(workload, MAX_BYTES)
+    with tempfile.TemporaryDirectory() as made:
+        copy = Path(made) / workload.stem
+        for name, content in files.items():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes(content)
+        layers: dict[str, list[str]] = {}
+        for host in load_scenario(copy, training=False).hosts:
+            layers.setdefault(host.layer, []).append(host.name)
+        scenarios = {
+            (layer, number): _load_on(copy, hosts[:number])
+            for layer, hosts in layers.items()
+            for number in _list_numbers(len(hosts), scale)
+        }
+        if not scenarios:
+            most = max(map(len, layers.values()))
+            raise InputError(
+                f"{workload}: needs {scale} hosts of a layer, which has {most} at most"
+            )
+        source = MachineSteps.measure([*scenarios.values()])
+        curves: dict[str, dict[int, float]] = {layer: {} for layer, _ in scenarios}
+        for (layer, number), scenario in scenarios.items():
+            step_s = forecast_scenario(scenario, source).step_s.usual_s
+            curves[layer][number] = 1.0 / step_s
+    return curves, next(iter(scenarios.values())).workload.stop.steps
+
+
+def _list_numbers(count: int, scale: int) -> Sequence[int]:
+    """Return the powers of two up to a number of hosts, and the scale; none if they are too few."""
+    if scale > count:
+        return ()
+    return sorted({scale} | {1 << power for power in range(count.bit_length())})
+
+
+def _load_on(folder: Path, hosts: Sequence[str]) -> Scenario:
+    names = ", ".join(f'"{name}"' for name in hosts)
+    scenario = load_scenario(folder, [f"workload.placement.workers=[{names}]"])
+    require_predictable(scenario)
+    return scenario
