@@ -87,7 +87,7 @@ class ClusterJob:
                 )
 
     def get_curve(self, kind: str) -> Mapping[int, float]:
-        """Return the steps per second on a type by number of devices, the requested one included."""
+        """Return the steps per second on a type by number of devices, its scale included."""
         return {**self.curves.get(kind, {}), self.scale: self.throughput.get(kind, 0.0)}
 
 

@@ -1,4 +1,4 @@
-"""How many devices each job gets, and which jobs share one, by how their speeds scale.
+"""Numbers of devices of jobs, and jobs that share one, by how their speeds scale.
 
 Deep-learning jobs rarely are twice as fast on twice the devices. So a device is worth most to a job
 that has few (J. Han et al., *MARBLE: a multi-GPU aware job scheduler for deep learning on HPC

@@ -12,7 +12,7 @@ from laggard.workloads.scheduling.fair_policies import (
 )
 from laggard.workloads.scheduling.fifo import Fifo
 from laggard.workloads.scheduling.policy import Policy
-from laggard.workloads.scheduling.share import Share
+from laggard.workloads.scheduling.share import SharedDevices
 from laggard.workloads.scheduling.total_policies import Cost, Makespan, SumThroughput
 
 POLICIES: Mapping[str, Policy] = {
@@ -25,7 +25,7 @@ POLICIES: Mapping[str, Policy] = {
         Makespan(),
         SumThroughput(),
         Cost(),
-        Share(),
+        SharedDevices(),
     )
 }
 

@@ -17,7 +17,7 @@ Together = dict[Pair, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Share:
+class SharedDevices:
     """Maximize the sum of the jobs' speeds, relative to what each would have by itself.
 
     A job's speed counts relative to the devices that it asks for, of its fastest type. Jobs are

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from laggard.core.errors import InputError
+from laggard.core.errors import InputError, ScenarioError
 from laggard.core.files.input_files import read_bounded
 from laggard.core.yaml_source import MAX_BYTES
 from laggard.predict.forecast import forecast_scenario, require_predictable
@@ -59,21 +60,24 @@ def predict_curves(folder: Path, workload: Path, scale: int) -> tuple[Curves, in
         InputError: a file is missing, or the workload cannot be predicted.
         ScenarioError: the workload is wrong at a certain line.
     """
-    files = dict(load_scenario(folder, training=False).files())
-    files["workload.yaml"] = read_bounded(workload, MAX_BYTES)
+    continuum = load_scenario(folder, training=False)
+    files = {**continuum.files(), "workload.yaml": read_bounded(workload, MAX_BYTES)}
+    layers: dict[str, list[str]] = {}
+    for host in continuum.hosts:
+        layers.setdefault(host.layer, []).append(host.name)
     with tempfile.TemporaryDirectory() as made:
-        copy = Path(made) / workload.stem
+        copy = Path(made) / folder.name
         for name, content in files.items():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes(content)
-        layers: dict[str, list[str]] = {}
-        for host in load_scenario(copy, training=False).hosts:
-            layers.setdefault(host.layer, []).append(host.name)
-        scenarios = {
-            (layer, number): _load_on(copy, hosts[:number])
-            for layer, hosts in layers.items()
-            for number in _list_numbers(len(hosts), scale)
-        }
+        try:
+            scenarios = {
+                (layer, number): _load_on(copy, hosts[:number])
+                for layer, hosts in layers.items()
+                for number in _list_numbers(len(hosts), scale)
+            }
+        except ScenarioError as error:
+            raise _name_original(error, copy / "workload.yaml", workload) from error
         if not scenarios:
             most = max(map(len, layers.values()))
             raise InputError(
@@ -85,6 +89,16 @@ def predict_curves(folder: Path, workload: Path, scale: int) -> tuple[Curves, in
             step_s = forecast_scenario(scenario, source).step_s.usual_s
             curves[layer][number] = 1.0 / step_s
     return curves, next(iter(scenarios.values())).workload.stop.steps
+
+
+def _name_original(error: ScenarioError, copy: Path, original: Path) -> ScenarioError:
+    """Return the error with the user's file instead of its copy."""
+    return ScenarioError(
+        tuple(
+            replace(each, path=str(original)) if each.path == str(copy) else each
+            for each in error.problems
+        )
+    )
 
 
 def _list_numbers(count: int, scale: int) -> Sequence[int]:

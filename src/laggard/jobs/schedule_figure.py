@@ -72,8 +72,8 @@ def _draw_completion(axes: Axes, schedules: Sequence[ClusterSchedule]) -> None:
     for number, each in enumerate(schedules):
         hours = np.sort(each.result.completion_s) / _HOUR_S
         axes.step(
-            hours,
-            np.arange(1, len(hours) + 1) / len(hours),
+            np.r_[0.0, hours],
+            np.arange(len(hours) + 1) / len(hours),
             where="post",
             color=palette.TIERS[number % len(palette.TIERS)],
             linestyle=("-", "--", ":")[number // len(palette.TIERS) % 3],
@@ -81,6 +81,7 @@ def _draw_completion(axes: Axes, schedules: Sequence[ClusterSchedule]) -> None:
         )
     axes.set_xlabel("hours from arrival to end")
     axes.set_ylabel("part of the jobs")
+    axes.set_xlim(left=0)
     axes.set_ylim(0, 1)
     axes.grid()
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

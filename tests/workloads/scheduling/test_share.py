@@ -18,7 +18,7 @@ from laggard.workloads.scheduling.fifo import Fifo
 from laggard.workloads.scheduling.policy import DeviceGrants, SharingPolicy
 from laggard.workloads.scheduling.registry import POLICIES
 from laggard.workloads.scheduling.rounds import NOWHERE
-from laggard.workloads.scheduling.share import Share
+from laggard.workloads.scheduling.share import SharedDevices
 
 
 def draw_jobs(rng: np.random.Generator, count: int, types: list[DeviceType]) -> list[ClusterJob]:
@@ -64,7 +64,7 @@ def require_sound(grants: DeviceGrants, state: ClusterState) -> None:
 def test_no_device_is_given_twice(count: int, seed: int, shared: bool) -> None:
     jobs = draw_jobs(np.random.default_rng(seed), count, TYPES)
     state = ClusterState.at_start(jobs, TYPES, PAIRS if shared else None)
-    grants = Share().grant(state)
+    grants = SharedDevices().grant(state)
     require_sound(grants, state)
     assert shared or (grants.partner == NOWHERE).all()
     assert (grants.kind != NOWHERE).any()
@@ -76,7 +76,7 @@ def test_sharing_is_never_worth_less_than_not_sharing(count: int, seed: int) -> 
 
     def worth(pairs: PairSpeeds) -> float:
         state = ClusterState.at_start(jobs, TYPES, pairs)
-        return float((Share().grant(state).speed / state.throughput.max(axis=1)).sum())
+        return float((SharedDevices().grant(state).speed / state.throughput.max(axis=1)).sum())
 
     assert worth(PAIRS) >= worth({}) - 1e-9
 
@@ -89,7 +89,7 @@ def test_devices_go_to_who_gains_most_from_them() -> None:
         ClusterJob("flat", 100, {"t": 1.0}, curves=flat),
         ClusterJob("linear", 100, {"t": 1.0}, curves=linear),
     ]
-    grants = Share().grant(ClusterState.at_start(jobs, types))
+    grants = SharedDevices().grant(ClusterState.at_start(jobs, types))
     assert grants.devices.tolist() == [1, 3]
     assert grants.speed.tolist() == [1.0, 3.0]
 
@@ -98,7 +98,7 @@ def test_devices_go_to_who_gains_most_from_them() -> None:
 def test_every_job_does_all_its_steps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = draw_jobs(rng, int(rng.integers(3, 15)), TYPES)
-    result = simulate_cluster(jobs, TYPES, Share(), RoundOptions(10.0, 20.0), PAIRS)
+    result = simulate_cluster(jobs, TYPES, SharedDevices(), RoundOptions(10.0, 20.0), PAIRS)
     assert np.isfinite(result.finish_s).all()
     assert (result.finish_s > result.arrival_s).all()
     # Nobody is faster than on the most devices that the cluster has.
@@ -113,7 +113,7 @@ def test_who_loses_a_partner_has_the_device_alone() -> None:
     types = [DeviceType("t", 1)]
     jobs = [ClusterJob("short", 10, {"t": 1.0}), ClusterJob("long", 100, {"t": 1.0})]
     pairs: PairSpeeds = {("short", "long"): {"t": (0.8, 0.8)}}
-    result = simulate_cluster(jobs, types, Share(), RoundOptions(5.0, 1e6), pairs)
+    result = simulate_cluster(jobs, types, SharedDevices(), RoundOptions(5.0, 1e6), pairs)
     # `short` ends at 12.5 s, in the third round; `long` has 8 of each 10 steps until its end, at
     # 15 s, and all of them from then on: 12 steps, of 100, are done by then.
     assert result.finish_s[0] == pytest.approx(12.5, abs=0.1)
@@ -125,5 +125,5 @@ def test_it_is_a_policy_that_shares() -> None:
     sharing = [name for name, policy in POLICIES.items() if isinstance(policy, SharingPolicy)]
     assert sharing == ["share"]
     state = ClusterState.at_start(draw_jobs(np.random.default_rng(1), 4, TYPES), TYPES)
-    assert ((Share().allocate(state) > 0).sum(axis=1) <= 1).all()
+    assert ((SharedDevices().allocate(state) > 0).sum(axis=1) <= 1).all()
     assert not isinstance(Fifo(), SharingPolicy)
