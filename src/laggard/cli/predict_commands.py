@@ -1,4 +1,4 @@
-"""Commands that know before a run: `predict`, `simulate`, `schedule`."""
+"""Commands that know before a run: `predict`, `simulate`, `schedule`, `place`."""
 
 from __future__ import annotations
 
@@ -260,4 +260,46 @@ def print_schedules(
         json.dumps(build_schedule_document(found, schedules), indent=2)
         if as_json
         else format_schedules(found, schedules)
+    )
+
+
+@click.command("place")
+@click.argument("topology", type=click.Path(path_type=Path))
+@click.option(
+    "--devices",
+    "sizes",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Number of devices of a job, again and again for several; by default two to all.",
+)
+@click.option(
+    "--free",
+    multiple=True,
+    metavar="NAME",
+    help="Device that may be used, again and again for several; by default all.",
+)
+@json_option
+@keep_own_status
+@handle_errors
+def print_placement(
+    topology: Path, sizes: tuple[int, ...], free: tuple[str, ...], as_json: bool
+) -> None:
+    """Choose the devices of a machine with the fastest links.
+
+    TOPOLOGY is hwloc's XML, the output of nvidia-smi topo -m, or a CSV of rates in GB/s. The
+    devices of a job and their order form a ring whose slowest link is as fast as possible.
+    """
+    from laggard.jobs.place_devices import (
+        build_placement_document,
+        format_placement,
+        place_devices,
+    )
+    from laggard.jobs.topology_file import read_topology
+
+    placement = place_devices(read_topology(topology), sizes, free)
+    print_text(
+        json.dumps(build_placement_document(placement), indent=2)
+        if as_json
+        else format_placement(placement)
     )
