@@ -19,7 +19,7 @@ from laggard.workloads.coordination.start_barrier import (
 from laggard.workloads.coordination.stopping import is_last_by_steps, is_last_by_time
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.models.model_state import save_state
+from laggard.workloads.models.model_state import save_checkpoint, save_state
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.strategies.base.strategy import Strategy
@@ -60,6 +60,8 @@ class Loop:
         start_barrier: barrier at which the ranks wait for evaluations.
         drive: drive of the host, for checkpoints; None if it is not limited.
         balancer: balancer of the ranks' shares by speed; None for even shares.
+        first_step: step of the whole training with which this run of it begins. Its own records
+            count from 0.
     """
 
     plan: WorkerPlan
@@ -70,6 +72,7 @@ class Loop:
     start_barrier: StartBarrier
     drive: Drive | None = None
     balancer: Balancer | None = None
+    first_step: int = 0
     output_dir: WorkerOutputDir = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
@@ -79,7 +82,7 @@ class Loop:
 
     def run(self, zero_ns: int) -> Ending:
         """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
-        step, begun_ns, due = 0, zero_ns, False
+        step, begun_ns, due = self.first_step, zero_ns, False
         while True:
             self._name_last_step(step, begun_ns - zero_ns)
             self._step(step, begun_ns)
@@ -98,12 +101,19 @@ class Loop:
                         if opening.verdict is EvaluationVerdict.STOP
                         else reason.name.lower()
                     )
-                    return Ending(step, self.partition.samples_through(step), by, opening.open_ns)
+                    return Ending(
+                        step - self.first_step, self._samples_through(step), by, opening.open_ns
+                    )
             step += 1
 
     @property
     def _evaluate_every(self) -> int:
         return self.plan.workload.evaluate_every or self.partition.samples
+
+    def _samples_through(self, step: int) -> int:
+        """Return the samples that all ranks have trained on in this run when a step is finished."""
+        before = self.partition.samples_through(self.first_step - 1) if self.first_step else 0
+        return self.partition.samples_through(step) - before
 
     def _name_last_step(self, step: int, elapsed_ns: int) -> None:
         """Name the last step, if this is rank 0 and the stopping rule applies.
@@ -125,7 +135,7 @@ class Loop:
     def _step(self, step: int, begun_ns: int) -> None:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
-        recorder.begin_step(step, begun_ns)
+        recorder.begin_step(step - self.first_step, begun_ns)
         batch = self.batch_loader.take(share, begun_ns)
         result = self.strategy.step(step, batch, share)
         if recorder.meter is not None:
@@ -147,11 +157,13 @@ class Loop:
         now_ns = time.monotonic_ns()
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
-            samples = self.partition.samples_through(step)
-            append_line(
-                self.output_dir.progress,
-                {"time_ns": now_ns, "step": step, "samples": samples, "loss": loss},
-            )
+            line = {
+                "time_ns": now_ns,
+                "step": step - self.first_step,
+                "samples": self._samples_through(step),
+                "loss": loss,
+            }
+            append_line(self.output_dir.progress, line)
 
     def _can_evaluate(self, step: int) -> bool:
         """Return whether there is a model to evaluate after a step.
@@ -194,13 +206,7 @@ class Loop:
 
     def _write_checkpoint(self, step: int) -> int:
         """Write the state from which training could be resumed; return its size in bytes."""
-        state = {
-            "step": step,
-            "model": self.strategy.model.state_dict(),
-            "optimizer": self.strategy.optimizer.state_dict(),
-        }
-        # The rename is atomic, so that a kill never leaves half a checkpoint.
-        partial = self.output_dir.checkpoint.with_suffix(".partial")
-        save_state(state, partial)
-        partial.rename(self.output_dir.checkpoint)
+        save_checkpoint(
+            self.output_dir.checkpoint, step, self.strategy.model, self.strategy.optimizer
+        )
         return self.output_dir.checkpoint.stat().st_size

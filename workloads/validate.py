@@ -23,6 +23,7 @@ from laggard.workloads.specification.datasets import (
     OwnDataset,
     Synthetic,
 )
+from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.registry import list_churn_strategies
 from laggard.workloads.workload import Workload
 
@@ -121,6 +122,31 @@ def _check_strategy(
         place = ("checkpoint_every",)
         advice = remove_key(place, "remove it, or use another strategy")
         yield source.locate_problem(place, rule, advice)
+
+
+def _check_resumption(workload: Workload, source: YamlSource) -> Iterator[Problem]:
+    """Yield a problem if the training cannot go on from a checkpoint."""
+    if workload.resume is None:
+        return
+    strategy, key = workload.strategy, ("resume",)
+    if not strategy.resumable:
+        rule = (
+            f"a checkpoint has the state of one worker, and with {strategy.name} others have states"
+            " of their own"
+        )
+        yield source.locate_problem(key, rule, remove_key(key, "remove it, or use allreduce"))
+    elif isinstance(strategy, CompressibleParameters) and strategy.compress is not None:
+        rule = "a checkpoint does not have what compression has left out so far"
+        yield source.locate_problem(key, rule, "remove it, or strategy.compress")
+    elif isinstance(strategy, BalancedParameters) and strategy.balanced_batches is not None:
+        rule = "a checkpoint does not have the speeds by which batches are balanced"
+        yield source.locate_problem(key, rule, "remove it, or strategy.balanced_batches")
+    if not Path(workload.resume).is_file():
+        yield source.locate_problem(
+            key,
+            f"there is no file {workload.resume}",
+            "give the checkpoint.pt of a run with `checkpoint_every`",
+        )
 
 
 def _check_churn(
@@ -271,4 +297,5 @@ def validate(
     """
     yield from _check_requests(workload, ranks, hosts, source)
     yield from _check_strategy(workload, ranks, source)
+    yield from _check_resumption(workload, source)
     yield from _check_churn(workload, ranks, hosts, source)

@@ -34,6 +34,7 @@ from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.models import build_model
+from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
 from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines, write_whole
@@ -131,14 +132,19 @@ class WorkerResources:
         model = build_model(
             workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
         ).to(device)
-        # Every rank builds the same model from the workload's seed, and then draws its own random
-        # numbers.
+        optimizer, first_step = build_optimizer(workload.optimizer, model), 0
+        if workload.resume is not None:
+            first_step = load_checkpoint(
+                Path(workload.resume), model, optimizer, workload.stop.steps
+            )
+        # Every rank has the same model, from the workload's seed or a checkpoint, and then draws its
+        # own random numbers.
         torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
         return TrainingContext(
             rank=plan.rank,
             tiers=plan.tiers,
             model=model,
-            optimizer=build_optimizer(workload.optimizer, model),
+            optimizer=optimizer,
             recorder=self.recorder,
             device=device,
             backend=plan.backend,
@@ -149,6 +155,7 @@ class WorkerResources:
             seed=workload.seed,
             objective=workload.objective,
             record_decision=self.record_decision,
+            first_step=first_step,
         )
 
     def record_decision(self, step: int, sentence: str) -> None:
@@ -196,6 +203,7 @@ def _train_in_lockstep(
         resources.recorder,
         start_barrier,
         resources.drive,
+        first_step=context.first_step,
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
     if plan.rank == 0:

@@ -95,6 +95,14 @@ class Workload(Section):
             "steps between two checkpoints, which the first worker writes; default: no checkpoints"
         ),
     )
+    resume: str | None = Field(
+        default=None,
+        max_length=4096,
+        description=(
+            "checkpoint.pt of a run of the same workload, after whose step the training goes on;"
+            " default: it begins with the first step"
+        ),
+    )
     churn: Annotated[
         Annotated[tuple[ChurnEntry, ...], Tag("entries")] | Annotated[DrawnChurn, Tag("drawn")],
         Discriminator(name_form),
@@ -123,10 +131,11 @@ class Workload(Section):
         return self.churn if isinstance(self.churn, tuple) else ()
 
     def located(self, scenario_folder: Path) -> Workload:
-        """Return the workload with the dataset's folder resolved against the scenario's folder."""
-        if not isinstance(self.dataset, Cifar10 | ImageFolder):
-            return self
-        folder = (scenario_folder / expand_home(self.dataset.folder)).resolve()
-        return self.model_copy(
-            update={"dataset": self.dataset.model_copy(update={"folder": str(folder)})}
-        )
+        """Return the workload with the paths in it resolved against the scenario's folder."""
+        located: dict[str, object] = {}
+        if isinstance(self.dataset, Cifar10 | ImageFolder):
+            folder = (scenario_folder / expand_home(self.dataset.folder)).resolve()
+            located["dataset"] = self.dataset.model_copy(update={"folder": str(folder)})
+        if self.resume is not None:
+            located["resume"] = str((scenario_folder / expand_home(self.resume)).resolve())
+        return self.model_copy(update=located)

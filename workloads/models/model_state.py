@@ -8,9 +8,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
-from typing import cast
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, cast
 
 import torch
+
+from laggard.core.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+_MOST_COPIES = 8
+_MOST_OTHER_BYTES = 16 << 20
+"""Largest checkpoint: so many times the model, and bytes of the state of the optimizer beside it."""
+
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    UnpicklingError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+)
+"""What torch raises for files that are no checkpoint, or that of another model."""
 
 
 def save_state(state: Mapping[str, object], path: Path) -> None:
@@ -24,6 +47,57 @@ def load_state(path: Path) -> dict[str, object]:
     Code in the file is not executed.
     """
     return cast("dict[str, object]", torch.load(path, map_location="cpu", weights_only=True))
+
+
+def save_checkpoint(
+    path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Save the state after a step (from 0), from which the training can go on.
+
+    The file appears whole, since a kill could leave half of it.
+    """
+    partial = path.with_suffix(".partial")
+    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    save_state(state, partial)
+    partial.rename(path)
+
+
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int | None
+) -> int:
+    """Put a saved state into a model and its optimizer, and return the step that comes next.
+
+    Args:
+        path: checkpoint; its content is data, and no code of it is executed.
+        model: model of the same kind.
+        optimizer: optimizer of the model's parameters, of the same kind.
+        steps: number of steps of the whole training; None if something else ends it.
+
+    Raises:
+        InputError: the file is no checkpoint, or that of another workload, or all steps are done.
+    """
+    known_bytes = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+    try:
+        if path.stat().st_size > _MOST_COPIES * known_bytes + _MOST_OTHER_BYTES:
+            raise ValueError(f"it is larger than a model of {known_bytes} bytes needs")
+        state = load_state(path)
+        step = state["step"]
+        model.load_state_dict(cast("dict[str, torch.Tensor]", state["model"]))
+        optimizer.load_state_dict(cast("dict[str, object]", state["optimizer"]))
+    except _UNREADABLE as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"resume: {path}: is no checkpoint of this workload: {reason} — give the checkpoint.pt of"
+            " a run with the same model and optimizer"
+        ) from error
+    if not isinstance(step, int) or step < 0:
+        raise InputError(f"resume: {path}: step {step}: is no number of a step — give a checkpoint")
+    if steps is not None and step + 1 >= steps:
+        raise InputError(
+            f"resume: {path}: has {step + 1} of {steps} steps, so nothing is left to train — set"
+            " workload.stop.steps higher"
+        )
+    return step + 1
 
 
 def _on_host(part: object) -> object:

@@ -49,6 +49,8 @@ class Parameters(Section):
         background_exchange: whether a background thread exchanges models; each step then ends with
             a copy of the model.
         supports_churn: whether workers may be lost, or leave and join, while the others train.
+        resumable: whether all ranks have the model and the optimizer that one of them writes into a
+            checkpoint, so that a training can go on from there.
         summary: description of the strategy in one sentence, for the documentation.
         reference: paper that introduced the strategy.
         name: name of the strategy in `workload.yaml`; each subclass declares its own.
@@ -58,6 +60,7 @@ class Parameters(Section):
     peer_to_peer: ClassVar[bool] = False
     background_exchange: ClassVar[bool] = False
     supports_churn: ClassVar[bool] = False
+    resumable: ClassVar[bool] = False
     summary: ClassVar[str]
     reference: ClassVar[str]
     if TYPE_CHECKING:

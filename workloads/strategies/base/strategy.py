@@ -51,6 +51,7 @@ class TrainingContext:
         objective: quantity that training shall minimize, or fairness.
         record_decision: callback for a decision of the strategy: its step and one sentence; called
             by one rank only.
+        first_step: step with which the training begins; not 0 if it goes on from a checkpoint.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class TrainingContext:
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
     record_decision: Callable[[int, str], None] = _ignore_decision
+    first_step: int = 0
 
     @property
     def world_size(self) -> int:

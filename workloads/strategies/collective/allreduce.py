@@ -39,6 +39,7 @@ class AllReduceParameters(BalancedParameters, CompressibleParameters):
     )
     compressions: ClassVar[tuple[str, ...]] = COMPRESSION_NAMES
     encodes_every_step: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True
     name: Literal["allreduce"] = "allreduce"
     trace_buckets: bool = Field(
         default=False, description="also record every gradient bucket; runs one hook per bucket"

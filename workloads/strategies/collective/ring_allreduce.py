@@ -42,6 +42,7 @@ class RingAllReduceParameters(BalancedParameters):
         "collectives; separates the cost of that transport from the cost of those strategies"
     )
     peer_to_peer: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True
     name: Literal["ring_allreduce"]
 
     def create_worker(self, context: TrainingContext) -> RingAllReduce:

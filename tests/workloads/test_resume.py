@@ -1,0 +1,124 @@
+"""Trainings that go on from a checkpoint: two halves are the whole, bit for bit."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from laggard.core.errors import InputError
+from laggard.workloads.models import build_model
+from laggard.workloads.models.model_state import load_checkpoint, load_state, save_checkpoint
+from laggard.workloads.models.optimizers import build_optimizer
+from laggard.workloads.specification.training import OptimizerSpec
+
+if TYPE_CHECKING:
+    from tests.workloads.conftest import Train, Training
+
+HALF, WHOLE = 9, 18
+
+
+def require_equal(one: object, other: object) -> None:
+    """Nested mappings and lists of tensors and numbers are equal, bit for bit."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()  # type: ignore[attr-defined]
+        for key in one:
+            require_equal(one[key], other[key])  # type: ignore[index]
+    elif isinstance(one, list):
+        for mine, theirs in zip(one, other, strict=True):  # type: ignore[call-overload]
+            require_equal(mine, theirs)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)  # type: ignore[arg-type]
+    else:
+        assert one == other
+
+
+# DDP reduces the first step in other pieces than later ones, and with more than two ranks the order
+# of sums depends on the pieces.
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "model", "optimizer"),
+    [
+        ("allreduce", 2, "mlp", {"name": "sgd", "lr": 0.1, "momentum": 0.9}),
+        ("ring_allreduce", 3, "resnet8", {"name": "adam", "lr": 0.01}),
+    ],
+)
+def test_two_halves_are_the_whole(
+    train: Train, strategy: str, ranks: int, model: str, optimizer: dict[str, object]
+) -> None:
+    def run(steps: int, **more: object) -> Training:
+        workload = {
+            "model": model,
+            "dataset": "digits",
+            "batch_size": 96,
+            "strategy": strategy,
+            "optimizer": optimizer,
+            "stop": {"steps": steps},
+            "checkpoint_every": HALF,
+            **more,
+        }
+        return train(workload, ranks)
+
+    whole, first = run(WHOLE), run(HALF)
+    second = run(WHOLE, resume=str(first.output_dir.checkpoint))
+    require_equal(load_state(second.output_dir.checkpoint), load_state(whole.output_dir.checkpoint))
+    assert load_state(second.output_dir.checkpoint)["step"] == WHOLE - 1
+    losses = {
+        name: each.table("steps").set_index(["rank", "step"]).loss.sort_index()
+        for name, each in (("whole", whole), ("first", first), ("second", second))
+    }
+    for rank in range(ranks):
+        halves = [*losses["first"][rank], *losses["second"][rank]]
+        assert halves == losses["whole"][rank].tolist()
+    # The records of the second half are those of a run of its own.
+    assert second.done()["steps"] == WHOLE - HALF
+    assert first.done()["samples"] + second.done()["samples"] == whole.done()["samples"]
+
+
+class _Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (Path("harm"),))  # type: ignore[return-value]
+
+
+def make(model: str = "mlp") -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    built = build_model(model, (1, 8, 8), 10, 1, None)
+    return built, build_optimizer(OptimizerSpec(name="sgd", lr=0.1), built)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no checkpoint of this workload"),
+        (b"0" * (20 << 20), "larger than a model of"),
+        (b"weights", "is no checkpoint of this workload"),
+        (pickle.dumps(_Harmful(), protocol=2), "is no checkpoint of this workload"),
+        ("cnn", "is no checkpoint of this workload"),
+        ({"step": 3}, "is no checkpoint of this workload"),
+        (9, "has 10 of 10 steps, so nothing is left"),
+        (-1, "step -1: is no number of a step"),
+    ],
+)
+def test_what_is_no_checkpoint_of_the_workload_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        save_checkpoint(path, 3, *make(content))
+    elif isinstance(content, int):
+        save_checkpoint(path, content, *make())
+    else:
+        torch.save(content, path)
+    with pytest.raises(InputError, match=message):
+        load_checkpoint(path, *make(), steps=10)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no checkpoint"):
+        load_checkpoint(tmp_path / "none.pt", *make(), steps=None)
