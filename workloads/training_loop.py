@@ -190,11 +190,16 @@ class Loop:
         elif self.plan.rank == 0:
             save_state(self.strategy.model.state_dict(), self.output_dir.snapshot(number))
         if self.plan.rank == 0:
-            if final and self.plan.relayed:
+            if final and (self.plan.relayed or self._lacks_checkpoint(step)):
                 self._write_checkpoint(step)
             self.start_barrier.request_evaluation(step, final=final)
         self.start_barrier.arrive(self.plan.rank, barrier, arrival_ns)
         return self.start_barrier.wait(barrier)
+
+    def _lacks_checkpoint(self, step: int) -> bool:
+        """Return whether the workload asks for checkpoints, and this step has written none."""
+        every = self.plan.workload.checkpoint_every
+        return every is not None and (step + 1) % every != 0
 
     def _checkpoint(self, step: int) -> None:
         """Write a checkpoint within the step; the others wait at their next collective."""

@@ -1,8 +1,8 @@
-"""Simulation of a cluster that runs jobs in rounds, by a policy."""
+"""A cluster that runs jobs in rounds, by a policy: simulated, or with a round's work executed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self
 
@@ -61,6 +61,42 @@ class DeviceTurn:
     kind: int
     start_s: float
     end_s: float
+
+
+@dataclass(frozen=True)
+class RoundTurn:
+    """What a job is to do in one round.
+
+    Attributes:
+        job: index of the job.
+        kind: index of the type of device.
+        devices: number of devices.
+        steps_left: steps until its end.
+        round_s: seconds of the round.
+    """
+
+    job: int
+    kind: int
+    devices: int
+    steps_left: float
+    round_s: float
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """What a job did in one round.
+
+    Attributes:
+        steps: number of steps.
+        took_s: seconds that they took.
+    """
+
+    steps: float
+    took_s: float
+
+
+RoundWork = Callable[[Sequence[RoundTurn]], Sequence[TurnResult]]
+"""Execution of one round: what all jobs are to do in, and what they did out."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +187,7 @@ class _Cluster:
     policy: Policy
     options: RoundOptions
     pairs: PairSpeeds
+    work: RoundWork | None
     throughput: FloatArray = field(init=False)
     scale: IntArray = field(init=False)
     arrival_s: FloatArray = field(init=False)
@@ -266,7 +303,7 @@ class _Cluster:
 
     def _run_round(self, now_s: float) -> float:
         """Run one round, and return the second at which it ends."""
-        present, options = self.present, self.options
+        present = self.present
         throughput = present.speed
         # Jobs that have come since the last allocation wait for the next one.
         known = np.where(np.isnan(self.isolated)[:, None], 0.0, throughput)
@@ -286,15 +323,11 @@ class _Cluster:
         if not len(running):
             return now_s
         kinds = chosen[running]
-        speed = throughput[running, kinds]
-        lost_s = np.where(moved[running], options.preemption_s, 0.0)
-        steps = np.minimum(
-            np.floor(speed * (options.round_s - lost_s)), present.steps_left[running]
+        steps, took_s = (
+            self._compute_round(running, moved[running])
+            if self.work is None
+            else self._execute_round(self.work, running)
         )
-        # A job whose steps are longer than a round takes part of one.
-        part = np.minimum(speed * (options.round_s - lost_s), present.steps_left[running])
-        steps = np.where(steps > 0, steps, part)
-        took_s = lost_s + steps / speed
         present.steps_left[running] -= steps
         present.isolated_s[running] += steps / self.isolated[running]
         self.times.received_s[running, kinds] += took_s
@@ -307,6 +340,36 @@ class _Cluster:
             end_s = now_s + took_s[np.searchsorted(running, ended)]
             self._remove(ended, end_s)
         return now_s + float(took_s.max())
+
+    def _compute_round(self, running: IntArray, moved: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Return the steps of all jobs that run, and the seconds that they take."""
+        present, options = self.present, self.options
+        speed = present.speed[running, present.kind[running]]
+        lost_s = np.where(moved, options.preemption_s, 0.0)
+        part = np.minimum(speed * (options.round_s - lost_s), present.steps_left[running])
+        whole = np.minimum(
+            np.floor(speed * (options.round_s - lost_s)), present.steps_left[running]
+        )
+        # A job whose steps are longer than a round takes part of one.
+        steps = np.where(whole > 0, whole, part)
+        return steps, lost_s + steps / speed
+
+    def _execute_round(self, work: RoundWork, running: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Have all jobs do their round, and return their steps and seconds."""
+        present = self.present
+        done = work(
+            [
+                RoundTurn(
+                    int(present.jobs[each]),
+                    int(present.kind[each]),
+                    int(present.devices[each]),
+                    float(present.steps_left[each]),
+                    self.options.round_s,
+                )
+                for each in running
+            ]
+        )
+        return np.array([each.steps for each in done]), np.array([each.took_s for each in done])
 
     def _order_types(self) -> list[int]:
         kinds = np.arange(len(self.types))
@@ -339,6 +402,7 @@ def simulate_cluster(
     policy: Policy,
     options: RoundOptions | None = None,
     pairs: PairSpeeds | None = None,
+    work: RoundWork | None = None,
 ) -> ClusterResult:
     """Simulate jobs on a cluster until all have ended.
 
@@ -348,8 +412,9 @@ def simulate_cluster(
         policy: policy that allocates time.
         options: rounds; those of Gavel's published simulations if None.
         pairs: speeds of jobs that share a device; none may if None.
+        work: execution of a round; if None, jobs take as long as their throughputs say.
 
     Raises:
         InputError: a job cannot run, or two have the same name.
     """
-    return _Cluster(jobs, types, policy, options or RoundOptions(), pairs or {}).run()
+    return _Cluster(jobs, types, policy, options or RoundOptions(), pairs or {}, work).run()

@@ -13,7 +13,9 @@ from laggard.cli.options import json_option, runs_option, scenario_argument, set
 from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
+    from laggard.jobs.cluster_file import SharedCluster
     from laggard.predict.revocable import RevocationOptions
+    from laggard.workloads.scheduling.policy import Policy
 
 
 _recorded_option = click.option(
@@ -232,16 +234,31 @@ def print_simulation(
     type=click.Path(path_type=Path),
     help="Also draw who runs where, and the completion times, to this file, .svg or .png.",
 )
+@click.option(
+    "--on",
+    "testbed",
+    type=click.Choice(["local"]),
+    help=(
+        "Also run the workloads in rounds on emulated hosts of this machine, under the first"
+        " policy; by default nothing is run."
+    ),
+)
+@runs_option
 @json_option
 @keep_own_status
 @handle_errors
 def print_schedules(
-    cluster: Path, policies: tuple[str, ...], figure: Path | None, as_json: bool
+    cluster: Path,
+    policies: tuple[str, ...],
+    figure: Path | None,
+    testbed: str | None,
+    runs: Path,
+    as_json: bool,
 ) -> None:
-    """Simulate how jobs share a cluster of unequal devices.
+    """Simulate or run jobs that share unequal devices.
 
-    Nothing is run. The devices and the jobs of the cluster file, or of a trace, are simulated in
-    rounds under one policy or several.
+    The devices and the jobs of the cluster file, or of a trace, are simulated in rounds under one
+    policy or several. With --on, the workloads are also run.
     """
     from laggard.jobs.cluster_file import load_cluster
     from laggard.jobs.schedule_jobs import schedule_jobs
@@ -251,6 +268,9 @@ def print_schedules(
     _require_figure(figure)
     found = load_cluster(cluster)
     names = tuple(POLICIES) if policies == ("all",) else policies
+    if testbed is not None:
+        _run_schedule(found, [*map(get_policy, names), found.policy][0], figure, runs, as_json)
+        return
     schedules = schedule_jobs(found, [get_policy(name) for name in names] or [found.policy])
     if figure is not None:
         from laggard.jobs.schedule_figure import save_schedule_figure
@@ -261,6 +281,28 @@ def print_schedules(
         if as_json
         else format_schedules(found, schedules)
     )
+
+
+def _run_schedule(
+    cluster: SharedCluster, policy: Policy, figure: Path | None, runs: Path, as_json: bool
+) -> None:
+    from laggard.core.files.output_files import write_json
+    from laggard.jobs.schedule_figure import save_schedule_figure
+    from laggard.jobs.schedule_jobs import execute_jobs
+    from laggard.jobs.schedule_output import build_execution_document, format_execution
+    from laggard.run_folder.store import new_run_id
+
+    folder = runs / "schedules" / f"{cluster.name}-{new_run_id()}"
+    executed = execute_jobs(cluster, policy, folder, runs, lambda line: click.echo(line, err=True))
+    document = build_execution_document(cluster, executed)
+    write_json(folder / "schedule.json", document)
+    both = (executed.executed, executed.simulated)
+    save_schedule_figure(cluster, both, figure or folder / "schedule.svg")
+    if as_json:
+        print_text(json.dumps(document, indent=2))
+    else:
+        print_text(format_execution(cluster, executed))
+        print_text(f"schedule: {folder / 'schedule.json'}, {figure or folder / 'schedule.svg'}")
 
 
 @click.command("place")

@@ -63,9 +63,9 @@ class _JobEntry(_ClusterModel):
 
     @model_validator(mode="after")
     def _require_speeds(self) -> _JobEntry:
-        if bool(self.throughput) == (self.workload is not None):
+        if not self.throughput and self.workload is None:
             raise ValueError(
-                f"{self.name}: has either a `throughput` or a `workload` — give one of them"
+                f"{self.name}: has neither a `throughput` nor a `workload` — give one of them"
             )
         if self.workload is None and self.steps is None:
             raise ValueError(f"{self.name}: has no `steps` — add them")
@@ -80,14 +80,14 @@ class _JobEntry(_ClusterModel):
     def to_job(self, here: Path, layers: Path | None) -> ClusterJob:
         """Return the job; files are relative to a folder."""
         steps, curves = self.steps, self._list_curves()
-        if self.workload is not None:
+        if self.workload is not None and layers is None:
+            raise InputError(
+                f"{self.name}: a `workload` trains on the `layers` of a scenario — add them, or"
+                " remove it and give its `throughput`"
+            )
+        if self.workload is not None and layers is not None and not curves:
             from laggard.jobs.predicted_jobs import predict_curves
 
-            if layers is None:
-                raise InputError(
-                    f"{self.name}: a `workload` is predicted on the `layers` of a scenario — add"
-                    " them, or give its `throughput`"
-                )
             curves, end = predict_curves(layers, here / self.workload, self.scale)
             steps = steps or end
         if steps is None:
@@ -176,6 +176,8 @@ class SharedCluster:
         options: its rounds.
         pairs: speeds of jobs that share a device.
         notes: sentences about what is unusual in the jobs.
+        layers: scenario folder whose layers are the types; None if types are given.
+        workloads: workload file of each job; None for a job whose throughput is given.
     """
 
     name: str
@@ -185,6 +187,8 @@ class SharedCluster:
     options: RoundOptions
     pairs: PairSpeeds = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    layers: Path | None = None
+    workloads: tuple[Path | None, ...] = ()
 
 
 def load_cluster(path: Path) -> SharedCluster:
@@ -215,6 +219,8 @@ def load_cluster(path: Path) -> SharedCluster:
         options,
         pairs,
         (*_list_notes(jobs, types), *_list_predicted(content.jobs)),
+        layers,
+        tuple(each.workload and here / each.workload for each in content.jobs),
     )
 
 
@@ -244,6 +250,6 @@ def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> 
 
 
 def _list_predicted(entries: Sequence[_JobEntry]) -> Iterator[str]:
-    predicted = [each.name for each in entries if each.workload is not None]
+    predicted = [each.name for each in entries if not each.throughput]
     if predicted:
         yield (f"the throughput of {', '.join(predicted)} is predicted from steps on this machine")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from laggard.core.errors import InputError, ScenarioError
 from laggard.core.files.input_files import read_bounded
+from laggard.core.files.output_files import make_folder, write_atomically
 from laggard.core.yaml_source import MAX_BYTES
 from laggard.predict.forecast import forecast_scenario, require_predictable
 from laggard.predict.host_steps import MachineSteps
@@ -60,16 +61,10 @@ def predict_curves(folder: Path, workload: Path, scale: int) -> tuple[Curves, in
         InputError: a file is missing, or the workload cannot be predicted.
         ScenarioError: the workload is wrong at a certain line.
     """
-    continuum = load_scenario(folder, training=False)
-    files = {**continuum.files(), "workload.yaml": read_bounded(workload, MAX_BYTES)}
-    layers: dict[str, list[str]] = {}
-    for host in continuum.hosts:
-        layers.setdefault(host.layer, []).append(host.name)
+    layers = list_layer_hosts(folder)
     with tempfile.TemporaryDirectory() as made:
         copy = Path(made) / folder.name
-        for name, content in files.items():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes(content)
+        copy_with_workload(folder, workload, copy)
         try:
             scenarios = {
                 (layer, number): _load_on(copy, hosts[:number])
@@ -89,6 +84,23 @@ def predict_curves(folder: Path, workload: Path, scale: int) -> tuple[Curves, in
             step_s = forecast_scenario(scenario, source).step_s.usual_s
             curves[layer][number] = 1.0 / step_s
     return curves, next(iter(scenarios.values())).workload.stop.steps
+
+
+def list_layer_hosts(folder: Path) -> Mapping[str, Sequence[str]]:
+    """Return the names of the hosts of each layer of a scenario folder."""
+    layers: dict[str, list[str]] = {}
+    for host in load_scenario(folder, training=False).hosts:
+        layers.setdefault(host.layer, []).append(host.name)
+    return layers
+
+
+def copy_with_workload(folder: Path, workload: Path, copy: Path) -> None:
+    """Copy the files of a scenario, with another workload."""
+    content = load_scenario(folder, training=False).files()
+    files = {**content, "workload.yaml": read_bounded(workload, MAX_BYTES)}
+    for name, data in files.items():
+        path = Path(name)
+        write_atomically(make_folder(copy, *path.parent.parts) / path.name, data)
 
 
 def _name_original(error: ScenarioError, copy: Path, original: Path) -> ScenarioError:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.rules.fairness import compute_jain_index
 from laggard.jobs.cluster_file import SharedCluster
+from laggard.jobs.execute_jobs import ExecutedTurn, RoundExecutor
 from laggard.workloads.scheduling.cluster_simulation import ClusterResult, simulate_cluster
 from laggard.workloads.scheduling.policy import Policy
 
@@ -47,6 +49,31 @@ class ClusterSchedule:
         return compute_jain_index((1.0 / self.finish_time_ratios).tolist())
 
 
+@dataclass(frozen=True)
+class ExecutedSchedule:
+    """Jobs of a cluster as they were simulated and as they ran.
+
+    Attributes:
+        simulated: schedule by predicted throughputs.
+        executed: schedule by what the jobs did.
+        turns: turns in the order in which they ended.
+    """
+
+    simulated: ClusterSchedule
+    executed: ClusterSchedule
+    turns: tuple[ExecutedTurn, ...]
+
+    @property
+    def share_differences(self) -> FloatArray:
+        """Return by how much of all devices' time each job received more than simulated, [J]."""
+        shares = [
+            each.result.received_s.sum(axis=1) / each.result.received_s.sum()
+            for each in (self.executed, self.simulated)
+        ]
+        difference: FloatArray = shares[0] - shares[1]
+        return difference
+
+
 def schedule_jobs(
     cluster: SharedCluster, policies: Sequence[Policy]
 ) -> tuple[ClusterSchedule, ...]:
@@ -55,21 +82,53 @@ def schedule_jobs(
     Raises:
         InputError: a policy needs what the cluster lacks, such as prices.
     """
+    return tuple(
+        _schedule(
+            cluster,
+            policy.name,
+            simulate_cluster(cluster.jobs, cluster.types, policy, cluster.options, cluster.pairs),
+        )
+        for policy in policies
+    )
+
+
+def execute_jobs(
+    cluster: SharedCluster, policy: Policy, folder: Path, runs: Path, report: Callable[[str], None]
+) -> ExecutedSchedule:
+    """Run the jobs of a cluster by a policy, and simulate them beside it.
+
+    Jobs that share a device are not executed, so that the simulation has none, either.
+
+    Args:
+        cluster: cluster with layers and workloads.
+        policy: policy that allocates time.
+        folder: folder for the scenarios of the jobs.
+        runs: folder of the run folders.
+        report: function that is told about every turn.
+
+    Raises:
+        InputError: the cluster has no workloads, or one cannot go on from a checkpoint.
+        DeploymentError: a job failed three times, one after another.
+    """
+    executor = RoundExecutor(cluster, folder, runs, report)
+    executor.prepare()
+    jobs, types, options = cluster.jobs, cluster.types, cluster.options
+    simulated = simulate_cluster(jobs, types, policy, options)
+    executed = simulate_cluster(jobs, types, policy, options, work=executor.execute)
+    return ExecutedSchedule(
+        _schedule(cluster, f"{policy.name}, simulated", simulated),
+        _schedule(cluster, f"{policy.name}, executed", executed),
+        tuple(executor.turns),
+    )
+
+
+def _schedule(cluster: SharedCluster, name: str, result: ClusterResult) -> ClusterSchedule:
     counts = np.array([each.count for each in cluster.types], dtype=np.float64)
     prices = np.array([each.price_per_hour for each in cluster.types])
-    found = []
-    for policy in policies:
-        result = simulate_cluster(
-            cluster.jobs, cluster.types, policy, cluster.options, cluster.pairs
-        )
-        device_s = result.device_s
-        first_s = float(result.arrival_s.min())
-        found.append(
-            ClusterSchedule(
-                policy.name,
-                result,
-                device_s / counts / (result.makespan_s - first_s),
-                float(device_s @ prices) / 3600.0,
-            )
-        )
-    return tuple(found)
+    length_s = result.makespan_s - float(result.arrival_s.min())
+    return ClusterSchedule(
+        name,
+        result,
+        result.device_s / counts / length_s,
+        float(result.device_s @ prices) / 3600.0,
+    )

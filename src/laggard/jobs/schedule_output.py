@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_count, format_percent
 from laggard.jobs.cluster_file import SharedCluster
-from laggard.jobs.schedule_jobs import ClusterSchedule
+from laggard.jobs.schedule_jobs import ClusterSchedule, ExecutedSchedule
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -42,11 +43,43 @@ def _format_lines(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) 
             f"{each.fairness:.2f}",
             *map(format_percent, each.utilization),
         ]
-        rows.append([*row, f"{each.cost:.2f}"] if priced else row)
+        rows.append([*row, _format_cost(each.cost)] if priced else row)
     yield from align_columns(rows)
-    if len(schedules) > 1:
+    if len({each.policy.partition(",")[0] for each in schedules}) > 1:
         yield _format_price_of_fairness(schedules)
     yield from (f"note: {each}" for each in cluster.notes)
+
+
+def format_execution(cluster: SharedCluster, schedule: ExecutedSchedule) -> str:
+    """Format the jobs as they ran beside the simulation."""
+    both = (schedule.simulated, schedule.executed)
+    lines = [*_format_lines(cluster, both)]
+    longer = both[1].result.makespan_s / both[0].result.makespan_s - 1
+    lines.append(f"the executed makespan is {100 * longer:+.1f} % relative to the simulated one")
+    differences = schedule.share_differences
+    place = int(np.abs(differences).argmax())
+    lines.append(
+        "shares of the devices' time differ most for"
+        f" {cluster.jobs[place].name}, by {100 * differences[place]:+.1f} percentage points"
+    )
+    failed = sum(bool(turn.problem) for turn in schedule.turns)
+    if failed:
+        lines.append(
+            f"{format_count(failed, 'turn')} failed, and the jobs went on from their checkpoints"
+        )
+    return "\n".join(lines)
+
+
+def build_execution_document(
+    cluster: SharedCluster, schedule: ExecutedSchedule
+) -> dict[str, JsonValue]:
+    """Return the simulated and the executed schedule, and every turn."""
+    document = build_schedule_document(cluster, (schedule.simulated, schedule.executed))
+    document["share_differences"] = dict(
+        zip((job.name for job in cluster.jobs), schedule.share_differences.tolist(), strict=True)
+    )
+    document["turns"] = [{**asdict(turn), "hosts": list(turn.hosts)} for turn in schedule.turns]
+    return document
 
 
 def _format_price_of_fairness(schedules: Sequence[ClusterSchedule]) -> str:
@@ -59,6 +92,10 @@ def _format_price_of_fairness(schedules: Sequence[ClusterSchedule]) -> str:
         f"the fairest is {fairest.policy}: its makespan is {format_percent(more)} longer than that"
         f" of {fastest.policy}, whose fairness is {fastest.fairness:.2f}"
     )
+
+
+def _format_cost(cost: float) -> str:
+    return f"{cost:.2f}" if cost >= 1 else f"{cost:.2g}"
 
 
 def _format_hours(seconds: float) -> str:

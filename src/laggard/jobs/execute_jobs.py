@@ -1,0 +1,204 @@
+"""Jobs executed in rounds on the emulated hosts of a continuum.
+
+A turn is a run of its own: a job trains on its hosts until the round ends,
+writes a checkpoint, and goes on from there in its next turn, on whatever hosts. Turns of one round
+are executed one after another. In virtual time they are side by side: they have no host in common,
+so none would slow another one down, unless their links share a bottleneck.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from laggard.campaign.run_subprocess import SubprocessRun, run_in_subprocess
+from laggard.core.errors import DeploymentError, InputError
+from laggard.jobs.cluster_file import SharedCluster
+from laggard.jobs.predicted_jobs import copy_with_workload, list_layer_hosts
+from laggard.scenario.load import load_scenario
+from laggard.workloads.scheduling.cluster_simulation import RoundTurn, TurnResult
+
+log = logging.getLogger(__name__)
+
+MOST_FAILURES = 3
+"""Turns of a job that may fail one after another."""
+
+_NEVER = 100_000_000
+"""Steps between two checkpoints, of which only that at the end of the turn is meant."""
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+CHECKPOINT_FILE = "checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class ExecutedTurn:
+    """Turn of a job that was executed.
+
+    Attributes:
+        job: name of the job.
+        hosts: hosts on which it trained.
+        steps: number of steps; 0 for a turn that failed.
+        took_s: virtual seconds that they took.
+        run: run folder; empty if the run did not get so far.
+        problem: what went wrong; empty if nothing did.
+    """
+
+    job: str
+    hosts: tuple[str, ...]
+    steps: int
+    took_s: float
+    run: str
+    problem: str = ""
+
+
+@dataclass
+class RoundExecutor:
+    """Executor of the rounds of a cluster.
+
+    Attributes:
+        cluster: cluster with layers and workloads.
+        folder: folder for the scenarios of the jobs.
+        runs: folder of the run folders.
+        report: function that is told about every turn.
+        turns: turns so far.
+    """
+
+    cluster: SharedCluster
+    folder: Path
+    runs: Path
+    report: Callable[[str], None]
+    turns: list[ExecutedTurn] = field(default_factory=list)
+    _hosts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _checkpoints: dict[int, Path] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+    _layers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Write the scenario of every job, and check that it can go on from a checkpoint.
+
+        Raises:
+            InputError: a job has no workload, or cannot go on from a checkpoint.
+        """
+        layers = self.cluster.layers
+        if layers is None:
+            raise InputError(
+                f"{self.cluster.name}: has no `layers`, so there are no hosts to run on — name a"
+                " scenario folder, and the `workload` of each job"
+            )
+        self._layers = list_layer_hosts(layers)
+        pairs = zip(self.cluster.jobs, self.cluster.workloads, strict=True)
+        for number, (job, workload) in enumerate(pairs):
+            if workload is None:
+                raise InputError(f"{job.name}: has no `workload` to run — add it")
+            copy_with_workload(layers, workload, self._get_scenario(number))
+            strategy = load_scenario(self._get_scenario(number)).workload.strategy
+            if not strategy.resumable:
+                raise InputError(
+                    f"{job.name}: {strategy.name} cannot go on from a checkpoint — use allreduce or"
+                    " ring_allreduce"
+                )
+
+    def execute(self, turns: Sequence[RoundTurn]) -> list[TurnResult]:
+        """Execute the turns of one round.
+
+        Raises:
+            DeploymentError: a job failed three times, one after another.
+        """
+        self._hosts = assign_hosts(turns, self._hosts, [*self._layers.values()])
+        return [self._execute(turn) for turn in turns]
+
+    def _get_scenario(self, number: int) -> Path:
+        """Return the scenario folder of a job, with its name if that can be one of a folder."""
+        name = self.cluster.jobs[number].name
+        return self.folder / (name if _FOLDER_NAME.fullmatch(name) else f"job-{number + 1}")
+
+    def _execute(self, turn: RoundTurn) -> TurnResult:
+        job, hosts = self.cluster.jobs[turn.job], self._hosts[turn.job]
+        run = run_in_subprocess(
+            self._get_scenario(turn.job),
+            [*self._list_overrides(turn, hosts)],
+            self.runs,
+            capture_errors=True,
+        )
+        done = _read_turn(job.name, hosts, run)
+        self.turns.append(done)
+        if done.problem:
+            return self._note_failure(turn, done)
+        self._failures[turn.job] = 0
+        self._checkpoints[turn.job] = (Path(done.run) / CHECKPOINT_FILE).absolute()
+        self.report(f"{job.name}: {done.steps} steps in {done.took_s:.2f} s on {', '.join(hosts)}")
+        return TurnResult(float(done.steps), done.took_s)
+
+    def _note_failure(self, turn: RoundTurn, done: ExecutedTurn) -> TurnResult:
+        self._failures[turn.job] = failures = self._failures.get(turn.job, 0) + 1
+        self.report(f"{done.job}: failed on {', '.join(done.hosts)}: {done.problem}")
+        if failures >= MOST_FAILURES:
+            raise DeploymentError(
+                f"{done.job}: failed {failures} times, one after another: {done.problem} — look at"
+                f" {done.run or self.runs}"
+            )
+        # Its hosts are lost for this round; the job goes on from its last checkpoint.
+        return TurnResult(0.0, turn.round_s)
+
+    def _list_overrides(self, turn: RoundTurn, hosts: Sequence[str]) -> Iterable[str]:
+        names = ", ".join(f'"{each}"' for each in hosts)
+        yield f"workload.placement.workers=[{names}]"
+        steps = self.cluster.jobs[turn.job].steps
+        yield f"workload.stop={{steps: {steps}, time: {turn.round_s:g}s}}"
+        yield f"workload.checkpoint_every={_NEVER}"
+        if turn.job in self._checkpoints:
+            yield f"workload.resume={self._checkpoints[turn.job]}"
+
+
+def assign_hosts(
+    turns: Sequence[RoundTurn],
+    before: Mapping[int, tuple[str, ...]],
+    layers: Sequence[Sequence[str]],
+) -> dict[int, tuple[str, ...]]:
+    """Return the hosts of each job of a round; who keeps its type and number keeps its hosts.
+
+    Args:
+        turns: jobs that run, with their types and numbers of devices.
+        before: hosts of jobs in the round before.
+        layers: hosts of each type.
+
+    Examples:
+        >>> turn = RoundTurn(job=0, kind=0, devices=1, steps_left=9.0, round_s=5.0)
+        >>> assign_hosts([turn], {0: ("b",)}, [("a", "b")])
+        {0: ('b',)}
+    """
+    kept = {
+        turn.job: before[turn.job]
+        for turn in turns
+        if len(before.get(turn.job, ())) == turn.devices
+        and set(before[turn.job]) <= set(layers[turn.kind])
+    }
+    used = {host for hosts in kept.values() for host in hosts}
+    for turn in turns:
+        if turn.job not in kept:
+            free = [host for host in layers[turn.kind] if host not in used]
+            kept[turn.job] = tuple(free[: turn.devices])
+            used.update(kept[turn.job])
+    return kept
+
+
+def _read_turn(job: str, hosts: tuple[str, ...], run: SubprocessRun) -> ExecutedTurn:
+    result = run.result or {}
+    folder = str(result.get("folder") or "")
+    outcome = result.get("outcome")
+    if not isinstance(outcome, dict):
+        lines = [line for line in run.errors.splitlines() if line.strip()]
+        problem = str(result.get("error") or (lines[-1] if lines else f"status {run.status}"))
+        return ExecutedTurn(job, hosts, 0, 0.0, folder, problem)
+    steps, took_s = outcome.get("steps"), outcome.get("makespan_s")
+    if not isinstance(steps, int) or not isinstance(took_s, (int, float)):
+        return ExecutedTurn(job, hosts, 0, 0.0, folder, "it has no number of steps")
+    if not (Path(folder) / CHECKPOINT_FILE).is_file():
+        return ExecutedTurn(job, hosts, 0, 0.0, folder, "it left no checkpoint")
+    if result.get("status") != "done":
+        log.warning("%s: %s is %s", job, folder, result.get("status"))
+    return ExecutedTurn(job, hosts, steps, float(took_s), folder)
