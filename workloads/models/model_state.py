@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_COPIES = 8
 _MOST_OTHER_BYTES = 16 << 20
-"""Largest checkpoint: so many times the model, and bytes of the state of the optimizer beside it."""
+"""Largest checkpoint: so many times the model, and so many further bytes."""
 
 _UNREADABLE = (
     OSError,
@@ -87,8 +87,8 @@ def load_checkpoint(
     except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"resume: {path}: is no checkpoint of this workload: {reason} — give the checkpoint.pt of"
-            " a run with the same model and optimizer"
+            f"resume: {path}: is no checkpoint of this workload: {reason} — give the checkpoint.pt"
+            " of a run with the same model and optimizer"
         ) from error
     if not isinstance(step, int) or step < 0:
         raise InputError(f"resume: {path}: step {step}: is no number of a step — give a checkpoint")
