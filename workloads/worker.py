@@ -137,8 +137,8 @@ class WorkerResources:
             first_step = load_checkpoint(
                 Path(workload.resume), model, optimizer, workload.stop.steps
             )
-        # Every rank has the same model, from the seed or a checkpoint, and then draws its own random
-        # numbers.
+        # Every rank has the same model, from the seed or a checkpoint. Then it draws random
+        # numbers of its own.
         torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
         return TrainingContext(
             rank=plan.rank,
