@@ -24,7 +24,7 @@ from networkx import from_numpy_array, is_biconnected
 
 from laggard.jobs.job_trace import read_jobs
 from laggard.workloads.scheduling.cluster_jobs import ClusterJob, ClusterState, DeviceType
-from laggard.workloads.scheduling.cluster_simulation import simulate_cluster
+from laggard.workloads.scheduling.cluster_run import run_cluster
 from laggard.workloads.scheduling.device_sharing import share_devices
 from laggard.workloads.scheduling.policy import Policy
 from laggard.workloads.scheduling.registry import POLICIES, get_policy
@@ -84,7 +84,7 @@ def compare_traces(folder: Path) -> None:
         jobs = read_jobs(folder / f"{trace}.trace", speeds, [each.name for each in TYPES]).jobs
         policies: list[tuple[Policy, str]] = [(get_policy(name), name) for name in published]
         for policy, name in [*policies, (AllOnFirst(), "fifo")]:
-            result = simulate_cluster(jobs, TYPES, policy)
+            result = run_cluster(jobs, TYPES, policy)
             found = (result.completion_s.mean() / HOUR_S, result.makespan_s / HOUR_S)
             cells = " | ".join(
                 f"{value:.3f} | {want:.3f} ({100 * (value / want - 1):+.1f} %)"
@@ -107,7 +107,7 @@ def compare_sharing(folder: Path) -> None:
         }
         first: tuple[float, float] | None = None
         for label, (policy, pairs) in setups.items():
-            result = simulate_cluster(trace.jobs, TYPES, get_policy(policy), None, pairs)
+            result = run_cluster(trace.jobs, TYPES, get_policy(policy), None, pairs)
             found = (float(result.completion_s.mean()) / HOUR_S, result.makespan_s / HOUR_S)
             first = first or found
             cells = " | ".join(
@@ -243,7 +243,7 @@ def time_philly(rng: np.random.Generator) -> None:
     print("|---|---|---|---|---|---|")
     for name in ("las", "max_min_fairness"):
         began_s = time.process_time()
-        result = simulate_cluster(jobs, types, POLICIES[name])
+        result = run_cluster(jobs, types, POLICIES[name])
         print(
             f"| {name} | {len(jobs):,} | {result.rounds:,} | {result.allocations:,} |"
             f" {time.process_time() - began_s:.0f} | {result.completion_s.mean() / HOUR_S:.2f} |",

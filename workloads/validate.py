@@ -23,7 +23,11 @@ from laggard.workloads.specification.datasets import (
     OwnDataset,
     Synthetic,
 )
-from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
+from laggard.workloads.strategies.base.parameters import (
+    BalancedParameters,
+    CompressibleParameters,
+    Parameters,
+)
 from laggard.workloads.strategies.registry import list_churn_strategies
 from laggard.workloads.workload import Workload
 
@@ -124,26 +128,37 @@ def _check_strategy(
         yield source.locate_problem(place, rule, advice)
 
 
+def find_resume_obstacle(strategy: Parameters) -> tuple[str, str] | None:
+    """Return why a training cannot go on from a checkpoint, and a fix; None if it can."""
+    if not strategy.resumable:
+        return (
+            f"a checkpoint has one worker's state, and with {strategy.name} others have their own",
+            "use allreduce or ring_allreduce",
+        )
+    if isinstance(strategy, CompressibleParameters) and strategy.compress is not None:
+        return (
+            "a checkpoint does not have what compression has left out so far",
+            "remove strategy.compress",
+        )
+    if isinstance(strategy, BalancedParameters) and strategy.balanced_batches is not None:
+        return (
+            "a checkpoint does not have the speeds by which batches are balanced",
+            "remove strategy.balanced_batches",
+        )
+    return None
+
+
 def _check_resumption(workload: Workload, source: YamlSource) -> Iterator[Problem]:
     """Yield a problem if the training cannot go on from a checkpoint."""
     if workload.resume is None:
         return
-    strategy, key = workload.strategy, ("resume",)
-    if not strategy.resumable:
-        rule = (
-            f"a checkpoint has the state of one worker, and with {strategy.name} others have states"
-            " of their own"
-        )
-        yield source.locate_problem(key, rule, remove_key(key, "remove it, or use allreduce"))
-    elif isinstance(strategy, CompressibleParameters) and strategy.compress is not None:
-        rule = "a checkpoint does not have what compression has left out so far"
-        yield source.locate_problem(key, rule, "remove it, or strategy.compress")
-    elif isinstance(strategy, BalancedParameters) and strategy.balanced_batches is not None:
-        rule = "a checkpoint does not have the speeds by which batches are balanced"
-        yield source.locate_problem(key, rule, "remove it, or strategy.balanced_batches")
+    obstacle = find_resume_obstacle(workload.strategy)
+    if obstacle is not None:
+        rule, fix = obstacle
+        yield source.locate_problem(("resume",), rule, f"{fix}, or remove resume")
     if not Path(workload.resume).is_file():
         yield source.locate_problem(
-            key,
+            ("resume",),
             f"there is no file {workload.resume}",
             "give the checkpoint.pt of a run with `checkpoint_every`",
         )

@@ -28,9 +28,9 @@ def test_a_path_starts_at_the_scenario(folder: Path, strategy: str) -> None:
 @pytest.mark.parametrize(
     ("override", "rule"),
     [
-        ("workload.strategy=local_sgd", "with local_sgd others have states of their own"),
-        ("workload.strategy=gossip", "with gossip others have states"),
-        ("workload.strategy=asynchronous", "with asynchronous others have states"),
+        ("workload.strategy=local_sgd", "with local_sgd others have their own"),
+        ("workload.strategy=gossip", "with gossip others have"),
+        ("workload.strategy=asynchronous", "with asynchronous others have"),
         ("workload.strategy=topk", "what compression has left out"),
         ("workload.strategy={name: allreduce, balanced_batches: {}}", "speeds by which batches"),
         ("workload.resume=none.pt", "there is no file"),

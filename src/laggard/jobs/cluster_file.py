@@ -37,7 +37,7 @@ from laggard.workloads.scheduling.cluster_jobs import (
     PairSpeeds,
     require_jobs,
 )
-from laggard.workloads.scheduling.cluster_simulation import RoundOptions
+from laggard.workloads.scheduling.cluster_run import RoundOptions
 from laggard.workloads.scheduling.device_sharing import is_superlinear
 from laggard.workloads.scheduling.policy import Policy
 from laggard.workloads.scheduling.registry import get_policy

@@ -8,6 +8,7 @@ so none would slow another one down, unless their links share a bottleneck.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,8 @@ from laggard.core.errors import DeploymentError, InputError
 from laggard.jobs.cluster_file import SharedCluster
 from laggard.jobs.predicted_jobs import copy_with_workload, list_layer_hosts
 from laggard.scenario.load import load_scenario
-from laggard.workloads.scheduling.cluster_simulation import RoundTurn, TurnResult
+from laggard.workloads.scheduling.cluster_run import RoundTurn, TurnResult
+from laggard.workloads.validate import find_resume_obstacle
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +98,10 @@ class RoundExecutor:
                 raise InputError(f"{job.name}: has no `workload` to run — add it")
             copy_with_workload(layers, workload, self._get_scenario(number))
             strategy = load_scenario(self._get_scenario(number)).workload.strategy
-            if not strategy.resumable:
-                raise InputError(
-                    f"{job.name}: {strategy.name} cannot go on from a checkpoint — use allreduce or"
-                    " ring_allreduce"
-                )
+            obstacle = find_resume_obstacle(strategy)
+            if obstacle is not None:
+                rule, fix = obstacle
+                raise InputError(f"{job.name}: {rule} — {fix}")
 
     def execute(self, turns: Sequence[RoundTurn]) -> list[TurnResult]:
         """Execute the turns of one round.
@@ -112,9 +113,12 @@ class RoundExecutor:
         return [self._execute(turn) for turn in turns]
 
     def _get_scenario(self, number: int) -> Path:
-        """Return the scenario folder of a job, with its name if that can be one of a folder."""
+        """Return the scenario folder of a job, with its name if that can be one of a folder.
+
+        No such name begins with an underscore, so no two jobs have the same folder.
+        """
         name = self.cluster.jobs[number].name
-        return self.folder / (name if _FOLDER_NAME.fullmatch(name) else f"job-{number + 1}")
+        return self.folder / (name if _FOLDER_NAME.fullmatch(name) else f"_job-{number + 1}")
 
     def _execute(self, turn: RoundTurn) -> TurnResult:
         job, hosts = self.cluster.jobs[turn.job], self._hosts[turn.job]
@@ -145,13 +149,13 @@ class RoundExecutor:
         return TurnResult(0.0, turn.round_s)
 
     def _list_overrides(self, turn: RoundTurn, hosts: Sequence[str]) -> Iterable[str]:
-        names = ", ".join(f'"{each}"' for each in hosts)
-        yield f"workload.placement.workers=[{names}]"
+        yield f"workload.placement.workers={json.dumps([*hosts])}"
         steps = self.cluster.jobs[turn.job].steps
         yield f"workload.stop={{steps: {steps}, time: {turn.round_s:g}s}}"
         yield f"workload.checkpoint_every={_NEVER}"
         if turn.job in self._checkpoints:
-            yield f"workload.resume={self._checkpoints[turn.job]}"
+            # Quoted, since a path may mean something else in YAML.
+            yield f"workload.resume={json.dumps(str(self._checkpoints[turn.job]))}"
 
 
 def assign_hosts(

@@ -6,6 +6,7 @@ hosts of that layer.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,13 +35,13 @@ def read_layers(folder: Path, prices: Mapping[str, float]) -> tuple[DeviceType, 
         InputError: there is no layer of a priced name.
         ScenarioError: the scenario is wrong.
     """
-    counts: dict[str, int] = {}
-    for host in load_scenario(folder, training=False).hosts:
-        counts[host.layer] = counts.get(host.layer, 0) + 1
+    layers = list_layer_hosts(folder)
     for name in prices:
-        if name not in counts:
-            raise InputError(f"prices: {name} is no layer — the layers are {', '.join(counts)}")
-    return tuple(DeviceType(name, count, prices.get(name, 0.0)) for name, count in counts.items())
+        if name not in layers:
+            raise InputError(f"prices: {name} is no layer — the layers are {', '.join(layers)}")
+    return tuple(
+        DeviceType(name, len(hosts), prices.get(name, 0.0)) for name, hosts in layers.items()
+    )
 
 
 def predict_curves(folder: Path, workload: Path, scale: int) -> tuple[Curves, int | None]:
@@ -121,7 +122,6 @@ def _list_numbers(count: int, scale: int) -> Sequence[int]:
 
 
 def _load_on(folder: Path, hosts: Sequence[str]) -> Scenario:
-    names = ", ".join(f'"{name}"' for name in hosts)
-    scenario = load_scenario(folder, [f"workload.placement.workers=[{names}]"])
+    scenario = load_scenario(folder, [f"workload.placement.workers={json.dumps([*hosts])}"])
     require_predictable(scenario)
     return scenario

@@ -12,7 +12,7 @@ from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.rules.fairness import compute_jain_index
 from laggard.jobs.cluster_file import SharedCluster
 from laggard.jobs.execute_jobs import ExecutedTurn, RoundExecutor
-from laggard.workloads.scheduling.cluster_simulation import ClusterResult, simulate_cluster
+from laggard.workloads.scheduling.cluster_run import ClusterResult, run_cluster
 from laggard.workloads.scheduling.policy import Policy
 
 
@@ -86,7 +86,7 @@ def schedule_jobs(
         _schedule(
             cluster,
             policy.name,
-            simulate_cluster(cluster.jobs, cluster.types, policy, cluster.options, cluster.pairs),
+            run_cluster(cluster.jobs, cluster.types, policy, cluster.options, cluster.pairs),
         )
         for policy in policies
     )
@@ -113,8 +113,8 @@ def execute_jobs(
     executor = RoundExecutor(cluster, folder, runs, report)
     executor.prepare()
     jobs, types, options = cluster.jobs, cluster.types, cluster.options
-    simulated = simulate_cluster(jobs, types, policy, options)
-    executed = simulate_cluster(jobs, types, policy, options, work=executor.execute)
+    simulated = run_cluster(jobs, types, policy, options)
+    executed = run_cluster(jobs, types, policy, options, work=executor.execute)
     return ExecutedSchedule(
         _schedule(cluster, f"{policy.name}, simulated", simulated),
         _schedule(cluster, f"{policy.name}, executed", executed),

@@ -13,7 +13,7 @@ from laggard.workloads.scheduling.cluster_jobs import (
     DeviceType,
     PairSpeeds,
 )
-from laggard.workloads.scheduling.cluster_simulation import RoundOptions, simulate_cluster
+from laggard.workloads.scheduling.cluster_run import RoundOptions, run_cluster
 from laggard.workloads.scheduling.fifo import Fifo
 from laggard.workloads.scheduling.policy import DeviceGrants, SharingPolicy
 from laggard.workloads.scheduling.registry import POLICIES
@@ -98,7 +98,7 @@ def test_devices_go_to_who_gains_most_from_them() -> None:
 def test_every_job_does_all_its_steps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = draw_jobs(rng, int(rng.integers(3, 15)), TYPES)
-    result = simulate_cluster(jobs, TYPES, SharedDevices(), RoundOptions(10.0, 20.0), PAIRS)
+    result = run_cluster(jobs, TYPES, SharedDevices(), RoundOptions(10.0, 20.0), PAIRS)
     assert np.isfinite(result.finish_s).all()
     assert (result.finish_s > result.arrival_s).all()
     # Nobody is faster than on the most devices that the cluster has.
@@ -113,7 +113,7 @@ def test_who_loses_a_partner_has_the_device_alone() -> None:
     types = [DeviceType("t", 1)]
     jobs = [ClusterJob("short", 10, {"t": 1.0}), ClusterJob("long", 100, {"t": 1.0})]
     pairs: PairSpeeds = {("short", "long"): {"t": (0.8, 0.8)}}
-    result = simulate_cluster(jobs, types, SharedDevices(), RoundOptions(5.0, 1e6), pairs)
+    result = run_cluster(jobs, types, SharedDevices(), RoundOptions(5.0, 1e6), pairs)
     # `short` ends at 12.5 s, in the third round; `long` has 8 of each 10 steps until its end, at
     # 15 s, and all of them from then on: 12 steps, of 100, are done by then.
     assert result.finish_s[0] == pytest.approx(12.5, abs=0.1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from laggard.core.errors import InputError
 from laggard.workloads.scheduling.cluster_jobs import ClusterJob, ClusterState, DeviceType
-from laggard.workloads.scheduling.cluster_simulation import RoundOptions, simulate_cluster
+from laggard.workloads.scheduling.cluster_run import RoundOptions, run_cluster
 from laggard.workloads.scheduling.registry import POLICIES, get_policy
 
 ONE = [DeviceType("t", 1)]
@@ -38,7 +38,7 @@ def test_times_come_to_follow_the_allocation(weights: list[int]) -> None:
     parts = {f"j{number}": weight / sum(weights) for number, weight in enumerate(weights)}
     # All jobs end at about the same time, since their steps are in proportion to their parts.
     jobs = [ClusterJob(name, round(4000 * part), {"t": 1.0}) for name, part in parts.items()]
-    result = simulate_cluster(jobs, ONE, Fixed(parts), RoundOptions(10.0, 1e9))
+    result = run_cluster(jobs, ONE, Fixed(parts), RoundOptions(10.0, 1e9))
     received = np.zeros(len(parts))
     for turn in result.turns:
         received[turn.job] += max(0.0, min(turn.end_s, 2000.0) - turn.start_s)
@@ -51,7 +51,7 @@ def test_times_come_to_follow_the_allocation(weights: list[int]) -> None:
 def test_a_job_alone_takes_its_steps(name: str) -> None:
     types = [DeviceType("slow", 2, 1.0), DeviceType("fast", 2, 1.0)]
     job = ClusterJob("a", 1000, {"slow": 2.0, "fast": 5.0}, arrival_s=7.0)
-    result = simulate_cluster([job], types, get_policy(name), ROUNDS)
+    result = run_cluster([job], types, get_policy(name), ROUNDS)
     slowest_s = 1000 / 2.0
     assert 1000 / 5.0 - 1e-6 <= result.completion_s[0] <= slowest_s + 1e-6
     if get_policy(name).aware and name != "makespan":
@@ -61,7 +61,7 @@ def test_a_job_alone_takes_its_steps(name: str) -> None:
 
 def test_jobs_in_turn_end_one_after_another() -> None:
     jobs = [ClusterJob(name, 100, {"t": 1.0}) for name in "abc"]
-    result = simulate_cluster(jobs, ONE, get_policy("fifo"), RoundOptions(10.0, 10.0))
+    result = run_cluster(jobs, ONE, get_policy("fifo"), RoundOptions(10.0, 10.0))
     assert result.finish_s.tolist() == pytest.approx([100.0, 200.0, 300.0])
     assert [turn.job for turn in sorted(result.turns, key=lambda each: each.start_s)] == [0, 1, 2]
     # On a third of the device, each would have taken longer as long as others were there.
@@ -71,7 +71,7 @@ def test_jobs_in_turn_end_one_after_another() -> None:
 def test_a_start_costs_time() -> None:
     jobs = [ClusterJob("a", 100, {"t": 1.0})]
     options = RoundOptions(10.0, 50.0, preemption_s=3.0)
-    found = simulate_cluster(jobs, ONE, get_policy("fifo"), options)
+    found = run_cluster(jobs, ONE, get_policy("fifo"), options)
     # Only the first of its rounds starts it.
     assert found.finish_s[0] == pytest.approx(103.0)
 
@@ -92,7 +92,7 @@ def test_no_job_is_lost_and_no_device_is_used_twice(seed: int, name: str) -> Non
         )
         for number in range(12)
     ]
-    result = simulate_cluster(jobs, types, get_policy(name), ROUNDS)
+    result = run_cluster(jobs, types, get_policy(name), ROUNDS)
     assert np.isfinite(result.finish_s).all()
     assert (result.finish_s > result.arrival_s).all()
     done = [
@@ -123,7 +123,7 @@ def test_no_job_is_lost_and_no_device_is_used_twice(seed: int, name: str) -> Non
 def test_impossible_jobs_are_refused(jobs: list[tuple[str, float, int]], message: str) -> None:
     built = [ClusterJob(name, 1, {"t": 1.0}, scale, at) for name, at, scale in jobs]
     with pytest.raises(InputError, match=message):
-        simulate_cluster(built, ONE, get_policy("fifo"))
+        run_cluster(built, ONE, get_policy("fifo"))
 
 
 @pytest.mark.parametrize(

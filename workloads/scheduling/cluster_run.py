@@ -65,7 +65,7 @@ class DeviceTurn:
 
 @dataclass(frozen=True)
 class RoundTurn:
-    """What a job is to do in one round.
+    """Part of a job that is to be done in one round.
 
     Attributes:
         job: index of the job.
@@ -84,7 +84,7 @@ class RoundTurn:
 
 @dataclass(frozen=True)
 class TurnResult:
-    """What a job did in one round.
+    """Steps that a job did in one round.
 
     Attributes:
         steps: number of steps.
@@ -101,7 +101,7 @@ RoundWork = Callable[[Sequence[RoundTurn]], Sequence[TurnResult]]
 
 @dataclass(frozen=True)
 class ClusterResult:
-    """Simulated jobs of a cluster.
+    """Jobs of a cluster that ran in rounds, by what they did or by their throughputs.
 
     Attributes:
         arrival_s: arrival of each job, [J].
@@ -396,7 +396,7 @@ class _Cluster:
         self.stale = True
 
 
-def simulate_cluster(
+def run_cluster(
     jobs: Sequence[ClusterJob],
     types: Sequence[DeviceType],
     policy: Policy,
@@ -404,7 +404,7 @@ def simulate_cluster(
     pairs: PairSpeeds | None = None,
     work: RoundWork | None = None,
 ) -> ClusterResult:
-    """Simulate jobs on a cluster until all have ended.
+    """Run jobs on a cluster until all have ended, simulated or with their work executed.
 
     Args:
         jobs: jobs in the order of their arrivals.
