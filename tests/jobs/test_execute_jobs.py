@@ -161,6 +161,10 @@ def test_a_job_that_always_fails_ends_the_schedule(tmp_path: Path) -> None:
         executor.execute([turn(0, 0, 1)])
     assert len(told) == 3
     assert [each.steps for each in executor.turns] == [0, 0, 0]
+    # What was done so far is on the disk, also if the schedule does not end.
+    recorded = json.loads((tmp_path / "s" / "turns.json").read_text())
+    assert [(each["job"], each["steps"]) for each in recorded] == [("one", 0)] * 3
+    assert all(each["problem"] for each in recorded)
 
 
 def kill_a_worker(parent: psutil.Process, killed: threading.Event) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from laggard.cli.main import main
 from laggard.jobs.cluster_file import load_cluster
+from laggard.workloads.scheduling.registry import POLICIES
 from tests.scenario.scenario_folders import write
 
 LAYERS = """\
@@ -82,7 +83,7 @@ def test_a_schedule_says_that_speeds_are_predicted(cluster: Path) -> None:
     assert found.exit_code == 0, found.output
     document = json.loads(found.stdout)
     assert "the throughput of one, two is predicted from steps on this machine" in document["notes"]
-    assert len(document["schedules"]) == 8
+    assert len(document["schedules"]) == len(POLICIES)
     assert all(each["makespan_s"] > 1 for each in document["schedules"])
 
 

@@ -52,6 +52,19 @@ def test_every_node_is_told_its_own_limits_and_its_workers_their_own_drive(tmp_p
     }
 
 
+def test_a_worker_goes_on_from_the_copy_of_its_node(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(b"")
+    scenario = loaded(tmp_path, "workload.resume=checkpoint.pt")
+    assert scenario.workload.resume == str(tmp_path / "checkpoint.pt")
+    folders = {name: f"/var/{name}" for name in (CLOUD, EDGE, FAR)}
+    plans = build_agent_plans(scenario, folders, {})
+    workers = [worker for plan in plans.values() for worker in plan.workers]
+    assert workers
+    assert [each.workload.resume for each in workers] == [
+        f"/var/{each.host}/resumed.pt" for each in workers
+    ]
+
+
 @pytest.mark.parametrize("strategy", ["asynchronous", "gossip"])
 def test_every_node_is_told_its_own_secrets_alone(tmp_path: Path, strategy: str) -> None:
     scenario = loaded(

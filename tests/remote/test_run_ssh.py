@@ -55,6 +55,8 @@ SCRIPT = """
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": run(options, LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
+            checkpoint = found["whole"]["folder"] + "/checkpoint.pt"
+            found["resumed"] = run(options, "workload.stop={steps: 120}", "workload.resume=" + checkpoint)
             found["experiment"] = run_experiment(options)
             found["served"] = run(options, *SERVED)
             streamed = "cat /var/tmp/laggard-root/runs/*/workers/rank-2.steps.arrow | wc -c"
@@ -164,6 +166,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
             r"gso_max_segs \d+", found["before"]
         )
         assert (runs, processes) == ("", "")
+    _it_goes_on(found["resumed"])
     _plays_are_an_experiment(found["experiment"])
     _ipv6_is_shaped(found["filters"])
     _a_server_of_its_own_serves(found["served"])
@@ -208,6 +211,16 @@ def _traces_came_home(folder: Path) -> None:
     assert (folder / "checkpoint.pt").exists()
     assert not (folder / "workers").exists()
     assert len(json.loads((folder / "run.json").read_text())["hosts"]) == 3
+
+
+def _it_goes_on(run: dict[str, Any]) -> None:
+    """A training whose checkpoint was sent to the nodes does the steps that are left."""
+    assert run["status"] in {"done", "unfaithful"}, run["error"]
+    assert "send checkpoint" in run["seconds"]
+    assert run["outcome"]["steps"] == 120 - 90
+    steps = pq.read_table(Path(run["folder"]) / "steps.parquet")
+    assert sorted(set(steps["rank"].to_pylist())) == [0, 1, 2]
+    assert not list(Path(run["folder"]).rglob("resumed.pt"))
 
 
 def _clocks_are_right(folder: Path) -> None:

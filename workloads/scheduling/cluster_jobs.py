@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
@@ -35,6 +36,28 @@ class DeviceType:
             )
 
 
+class TeamOrder(StrEnum):
+    """How the jobs of a team share its part of a cluster."""
+
+    FAIRNESS = "fairness"
+    FIFO = "fifo"
+
+
+@dataclass(frozen=True)
+class JobTeam:
+    """Jobs that share a part of a cluster under the policy `hierarchical`.
+
+    Attributes:
+        name: name of the team.
+        weight: weight of the team beside others.
+        order: how its jobs share its part.
+    """
+
+    name: str = ""
+    weight: float = 1.0
+    order: TeamOrder = TeamOrder.FAIRNESS
+
+
 @dataclass(frozen=True)
 class ClusterJob:
     """Training that shares a cluster with others.
@@ -49,6 +72,7 @@ class ClusterJob:
         priority: weight of the job in fair policies.
         curves: its steps per second on other numbers of devices, by type and number.
         kind: jobs of one kind share a device with others equally well; its name if empty.
+        team: team to which it belongs.
     """
 
     name: str
@@ -59,6 +83,7 @@ class ClusterJob:
     priority: float = 1.0
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     kind: str = ""
+    team: JobTeam = JobTeam()
 
     def __post_init__(self) -> None:
         for what, value in (("steps", self.steps), ("scale", self.scale)):
@@ -181,6 +206,15 @@ class ClusterState:
             types=tuple(each.name for each in types),
             pairs=pairs or {},
         )
+
+    def find_pair(self, first: int, other: int, kind: int) -> tuple[float, float] | None:
+        """Return the steps per second of two jobs on one device, or None if they share none."""
+        labels = [self.jobs[each].kind or self.jobs[each].name for each in (first, other)]
+        name = self.types[kind]
+        if (both := self.pairs.get((labels[0], labels[1]), {}).get(name)) is not None:
+            return both
+        turned = self.pairs.get((labels[1], labels[0]), {}).get(name)
+        return None if turned is None else turned[::-1]
 
     @property
     def proportional_throughput(self) -> FloatArray:

@@ -146,7 +146,7 @@ class _Present:
         speed: its steps per second on each type, with the devices that it gets there, [P, M].
         devices: number of its devices; 0 if it uses those of its partner, [P].
         partner: index of the job with which it shares a device, or -1, [P].
-        alone: steps per second on this device once the partner has ended, [P].
+        alone: steps per second on each type once the partner has ended, [P, M].
     """
 
     jobs: IntArray
@@ -162,7 +162,7 @@ class _Present:
     def begin(cls, jobs: IntArray, steps: FloatArray, speed: FloatArray, scale: IntArray) -> Self:
         """Return jobs that have just arrived, with the devices that they ask for."""
         zeros, none = np.zeros(len(jobs)), np.full(len(jobs), NOWHERE)
-        return cls(jobs, steps, zeros, none, speed, scale, none, zeros)
+        return cls(jobs, steps, zeros, none, speed, scale, none, np.zeros_like(speed))
 
     def join(self, new: Self) -> Self:
         """Return these jobs and then the new ones."""
@@ -174,7 +174,7 @@ class _Present:
         left = type(self)(*(getattr(self, f.name)[kept] for f in fields(self)))
         alone = (left.partner != NOWHERE) & ~np.isin(left.partner, left.jobs)
         left.devices[alone], left.partner[alone] = 1, NOWHERE
-        left.speed[alone, left.kind[alone]] = left.alone[alone]
+        left.speed[alone] = left.alone[alone]
         return left
 
 
@@ -290,11 +290,7 @@ class _Cluster:
 
     def _grant(self, policy: SharingPolicy, state: ClusterState) -> None:
         grants, present = policy.grant(state), self.present
-        self.allocation = np.zeros_like(state.throughput)
-        given = np.flatnonzero(grants.kind != NOWHERE)
-        self.allocation[given, grants.kind[given]] = 1.0
-        present.speed = np.zeros_like(state.throughput)
-        present.speed[given, grants.kind[given]] = grants.speed[given]
+        self.allocation, present.speed = grants.allocation, grants.speed
         # Who has other devices than before starts anew on them.
         present.kind = np.where(present.devices == grants.devices, present.kind, NOWHERE)
         present.devices, present.alone = grants.devices, grants.alone
@@ -304,9 +300,11 @@ class _Cluster:
     def _run_round(self, now_s: float) -> float:
         """Run one round, and return the second at which it ends."""
         present = self.present
-        throughput = present.speed
-        # Jobs that have come since the last allocation wait for the next one.
-        known = np.where(np.isnan(self.isolated)[:, None], 0.0, throughput)
+        # Jobs that have come since the last allocation wait for the next one. The second job of
+        # a device goes where the first one goes.
+        second = present.devices == 0
+        waiting = np.isnan(self.isolated) | second
+        known = np.where(waiting[:, None], 0.0, present.speed)
         chosen = choose_round(
             self.times.compute_priorities(self.allocation, self.used_s),
             self.times.deficit_s,
@@ -316,6 +314,7 @@ class _Cluster:
             self._order_types(),
             fill=not self.policy.in_turn,
         )
+        chosen[second] = chosen[np.searchsorted(present.jobs, present.partner[second])]
         running = np.flatnonzero(chosen != NOWHERE)
         moved = chosen != present.kind
         self._record_moves(np.flatnonzero(moved), chosen, now_s)

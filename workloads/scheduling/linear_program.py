@@ -16,6 +16,18 @@ from laggard.core.cost_model.arrays import FloatArray, IntArray
 from laggard.core.errors import LaggardError
 from laggard.workloads.scheduling.cluster_jobs import ClusterState
 
+_LEVEL_ERROR = 1e-9
+"""Part of a level by which rounding may have made it too high."""
+
+_EXACT_SOLVERS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("highs-ds", {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}),
+    ("highs-ds", {}),
+)
+"""Solvers and their options, of which a later one is asked if an earlier one fails."""
+
+_SMALL_GROWTH = 1e-5
+"""Growth that shows that a job can grow, relative to its greatest value."""
+
 
 @dataclass(frozen=True)
 class MergedJobs:
@@ -87,6 +99,61 @@ def maximize_sum(state: ClusterState, value: FloatArray) -> FloatArray:
     return _spread(found, merged, value.shape[1])
 
 
+def maximize_growth(
+    state: ClusterState, value: FloatArray, level: FloatArray, weight: FloatArray
+) -> float:
+    """Return by which multiple of their weights the values of all jobs can grow.
+
+    Args:
+        state: the jobs.
+        value: value of a job if it always runs on a type, [J, M].
+        level: value that each job has already, [J].
+        weight: how fast its value grows; 0 for a job that keeps its value, [J].
+    """
+    from scipy import sparse
+
+    merged = MergedJobs.of(value, state.scale.astype(np.float64), level, weight)
+    groups, types = value[merged.first].shape
+    rows, limits = _build_limits(state, merged, extra=1)
+    least = _build_least(value[merged.first] / merged.size[:, None], weight[merged.first])
+    gain = np.r_[np.zeros(groups * types), 1.0]
+    kept = level[merged.first] * (1 - _LEVEL_ERROR)
+    bounds = np.r_[limits, -kept]
+    return float(_solve(gain, sparse.vstack([rows, least]), bounds, exact=True)[-1])
+
+
+def spread_growth(
+    state: ClusterState, value: FloatArray, level: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Have as many jobs as possible grow a little beyond their levels.
+
+    Jobs that can grow one at a time can grow together, each by a part. So with a small bound on
+    all growth, the greatest sum has every job at the bound that can grow at all.
+
+    Args:
+        state: the jobs.
+        value: value of a job if it always runs on a type, [J, M].
+        level: value that each job has already, [J].
+
+    Returns:
+        An allocation with at least the levels, [J, M], and the growth of each job as a part of the
+        bound, [J].
+    """
+    from scipy import sparse
+
+    merged = MergedJobs.of(value, state.scale.astype(np.float64), level)
+    groups, types = value[merged.first].shape
+    bound = _SMALL_GROWTH * value[merged.first].max(axis=1)
+    rows, limits = _build_limits(state, merged, extra=groups)
+    weights = _build_least(value[merged.first] / merged.size[:, None])
+    more = sparse.hstack([sparse.csr_matrix(weights)[:, :-1], sparse.diags(bound)])
+    kept = level[merged.first] * (1 - _LEVEL_ERROR)
+    gain = np.r_[np.zeros(groups * types), merged.size]
+    found = _solve(gain, sparse.vstack([rows, more]), np.r_[limits, -kept], most=groups, exact=True)
+    allocation = _spread(found[:-groups], merged, types)
+    return allocation, found[-groups:][merged.group]
+
+
 def _build_limits(state: ClusterState, merged: MergedJobs, extra: int) -> tuple[object, FloatArray]:
     """Return rows and limits: the time of each group, and the devices of each type."""
     from scipy import sparse
@@ -101,28 +168,55 @@ def _build_limits(state: ClusterState, merged: MergedJobs, extra: int) -> tuple[
     return rows, np.r_[merged.size, state.counts.astype(np.float64)]
 
 
-def _build_least(values: FloatArray) -> object:
-    """Return rows that keep the last variable at or below the value of every group."""
+def _build_least(values: FloatArray, growth: FloatArray | None = None) -> object:
+    """Return rows that keep the last variable at or below the value of every group.
+
+    Args:
+        values: value of a group for each variable X, [G, M].
+        growth: value for each unit of the last variable that a group must have, [G]; 1 if None.
+    """
     from scipy import sparse
 
     groups, types = values.shape
     at = np.arange(groups * types)
     weights = sparse.csr_matrix((-values.ravel(), (at // types, at)), (groups, groups * types))
-    return sparse.hstack([weights, np.ones((groups, 1))])
+    last = np.ones(groups) if growth is None else growth
+    return sparse.hstack([weights, sparse.csr_matrix(last[:, None])])
 
 
-def _solve(gain: FloatArray, rows: object, limits: FloatArray, least: float = 0.0) -> FloatArray:
-    """Maximize `gain` times the variables, of which the last is at least `least`."""
+def _solve(
+    gain: FloatArray,
+    rows: object,
+    limits: FloatArray,
+    least: float = 0.0,
+    most: int = 0,
+    *,
+    exact: bool = False,
+) -> FloatArray:
+    """Maximize `gain` times the variables.
+
+    Args:
+        gain: weight of each variable.
+        rows: rows of the constraints.
+        limits: limit of each row.
+        least: least value of the last variable.
+        most: number of variables, the last ones, that are at most 1.
+        exact: whether limits should hold to 1e-10 instead of 1e-7, which takes longer.
+    """
     from scipy.optimize import linprog
 
     bounds = np.zeros((len(gain), 2))
     bounds[:, 1] = np.inf
     bounds[-1, 0] = least
-    found = linprog(-gain, A_ub=rows, b_ub=limits, bounds=bounds, method="highs-ipm")
-    if found.status != 0:
-        raise LaggardError(f"no allocation was found for {len(gain)} variables: {found.message}")
-    solution: FloatArray = np.clip(found.x, 0.0, None)
-    return solution
+    bounds[len(gain) - most :, 1] = 1.0
+    message = ""
+    for method, options in (*_EXACT_SOLVERS * exact, ("highs-ipm", {})):
+        found = linprog(-gain, rows, limits, bounds=bounds, method=method, options=options)
+        if found.status == 0:
+            solution: FloatArray = np.clip(found.x, 0.0, None)
+            return solution
+        message = str(found.message)
+    raise LaggardError(f"no allocation was found for {len(gain)} variables: {message}")
 
 
 def _spread(solution: FloatArray, merged: MergedJobs, types: int) -> FloatArray:

@@ -35,17 +35,17 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class DeviceGrants:
-    """Whole devices that jobs hold until the next allocation.
+    """Devices that jobs have in their rounds until the next allocation.
 
     Attributes:
-        kind: type of each job's devices, or -1 for a job that waits, [J].
+        allocation: part of the time that each job runs on each type, [J, M].
         devices: number of its devices, [J]; 0 for the second job of a device that two share.
         partner: the job with which it shares a device, or -1, [J].
-        speed: its steps per second there, [J].
-        alone: its steps per second once its partner has ended, [J].
+        speed: its steps per second on each type, [J, M].
+        alone: its steps per second once its partner has ended, [J, M].
     """
 
-    kind: IntArray
+    allocation: FloatArray
     devices: IntArray
     partner: IntArray
     speed: FloatArray

@@ -11,6 +11,8 @@ from laggard.workloads.scheduling.fair_policies import (
     MaxMinFairness,
 )
 from laggard.workloads.scheduling.fifo import Fifo
+from laggard.workloads.scheduling.hierarchical import HierarchicalFairness
+from laggard.workloads.scheduling.packing import PackedSlices
 from laggard.workloads.scheduling.policy import Policy
 from laggard.workloads.scheduling.share import SharedDevices
 from laggard.workloads.scheduling.total_policies import Cost, Makespan, SumThroughput
@@ -26,6 +28,8 @@ POLICIES: Mapping[str, Policy] = {
         SumThroughput(),
         Cost(),
         SharedDevices(),
+        HierarchicalFairness(),
+        PackedSlices(),
     )
 }
 

@@ -32,11 +32,7 @@ class SharedDevices:
 
     def allocate(self, state: ClusterState) -> FloatArray:
         """Return ones for the jobs that run."""
-        kind = self.grant(state).kind
-        allocation = np.zeros_like(state.throughput)
-        running = np.flatnonzero(kind != NOWHERE)
-        allocation[running, kind[running]] = 1.0
-        return allocation
+        return self.grant(state).allocation
 
     def grant(self, state: ClusterState) -> DeviceGrants:
         """Return the devices of each job."""
@@ -50,10 +46,8 @@ class SharedDevices:
         ]
         chosen = _divide_between_types(values, state.counts)
         _add_partners(chosen, values, worth)
-        found = [np.full(len(state.jobs), NOWHERE) for _ in range(3)]
-        kinds, devices, partner = found[0], found[1], found[2]
-        devices[:] = state.scale
-        speed, alone = np.zeros(len(state.jobs)), np.zeros(len(state.jobs))
+        devices, partner = state.scale.copy(), np.full(len(state.jobs), NOWHERE)
+        allocation, speed, alone = (np.zeros_like(state.throughput) for _ in range(3))
         for kind, count in enumerate(state.counts.tolist()):
             jobs = np.flatnonzero(chosen == kind)
             place = {int(job): number for number, job in enumerate(jobs)}
@@ -68,15 +62,15 @@ class SharedDevices:
             )
             given = np.array(shares.devices, dtype=np.int64)
             running = jobs[given > 0]
-            kinds[running], devices[running] = kind, given[given > 0]
-            speed[running] = speeds[running, kind, devices[running]]
+            allocation[running, kind], devices[running] = 1.0, given[given > 0]
+            speed[running, kind] = speeds[running, kind, devices[running]]
             for pair in shares.pairs:
                 first, other = int(jobs[pair[0]]), int(jobs[pair[1]])
                 partner[first], partner[other] = other, first
                 devices[other] = 0
-                alone[[first, other]] = speeds[[first, other], kind, 1]
-                speed[[first, other]] = together[kind][first, other]
-        return DeviceGrants(kinds, devices, partner, speed, alone)
+                alone[[first, other], kind] = speeds[[first, other], kind, 1]
+                speed[[first, other], kind] = together[kind][first, other]
+        return DeviceGrants(allocation, devices, partner, speed, alone)
 
 
 def _tabulate_speeds(state: ClusterState) -> FloatArray:
@@ -94,25 +88,14 @@ def _find_pairs(state: ClusterState, kind: int) -> Together:
     found: Together = {}
     if not state.pairs:
         return found
-    name = state.types[kind]
-    labels = [job.kind or job.name for job in state.jobs]
     # A job that needs several devices keeps its own.
     small = [number for number, job in enumerate(state.jobs) if job.scale == 1]
     for place, first in enumerate(small):
         for other in small[place + 1 :]:
-            both = _get_pair(state, (labels[first], labels[other]), name)
+            both = state.find_pair(first, other, kind)
             if both is not None and min(both) > 0:
                 found[first, other] = both
     return found
-
-
-def _get_pair(
-    state: ClusterState, labels: tuple[str, str], name: str
-) -> tuple[float, float] | None:
-    if (both := state.pairs.get(labels, {}).get(name)) is not None:
-        return both
-    turned = state.pairs.get(labels[::-1], {}).get(name)
-    return None if turned is None else turned[::-1]
 
 
 def _divide_between_types(values: FloatArray, counts: IntArray) -> IntArray:

@@ -10,6 +10,7 @@ import click
 
 from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import json_option, runs_option, scenario_argument, set_option
+from laggard.cli.testbed_options import TargetTestbed, optional_testbed_options
 from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
@@ -234,15 +235,7 @@ def print_simulation(
     type=click.Path(path_type=Path),
     help="Also draw who runs where, and the completion times, to this file, .svg or .png.",
 )
-@click.option(
-    "--on",
-    "testbed",
-    type=click.Choice(["local"]),
-    help=(
-        "Also run the workloads in rounds on emulated hosts of this machine, under the first"
-        " policy; by default nothing is run."
-    ),
-)
+@optional_testbed_options
 @runs_option
 @json_option
 @keep_own_status
@@ -251,14 +244,14 @@ def print_schedules(
     cluster: Path,
     policies: tuple[str, ...],
     figure: Path | None,
-    testbed: str | None,
+    target: TargetTestbed | None,
     runs: Path,
     as_json: bool,
 ) -> None:
     """Simulate or run jobs that share unequal devices.
 
     The devices and the jobs of the cluster file, or of a trace, are simulated in rounds under one
-    policy or several. With --on, the workloads are also run.
+    policy or several. With --on, the workloads are also run, under the first policy.
     """
     from laggard.jobs.cluster_file import load_cluster
     from laggard.jobs.schedule_jobs import schedule_jobs
@@ -268,8 +261,9 @@ def print_schedules(
     _require_figure(figure)
     found = load_cluster(cluster)
     names = tuple(POLICIES) if policies == ("all",) else policies
-    if testbed is not None:
-        _run_schedule(found, [*map(get_policy, names), found.policy][0], figure, runs, as_json)
+    if target is not None:
+        policy = [*map(get_policy, names), found.policy][0]
+        _run_schedule(found, policy, target, figure, runs, as_json)
         return
     schedules = schedule_jobs(found, [get_policy(name) for name in names] or [found.policy])
     if figure is not None:
@@ -284,16 +278,25 @@ def print_schedules(
 
 
 def _run_schedule(
-    cluster: SharedCluster, policy: Policy, figure: Path | None, runs: Path, as_json: bool
+    cluster: SharedCluster,
+    policy: Policy,
+    target: TargetTestbed,
+    figure: Path | None,
+    runs: Path,
+    as_json: bool,
 ) -> None:
     from laggard.core.files.output_files import write_json
+    from laggard.jobs.execute_jobs import RoundExecutor
     from laggard.jobs.schedule_figure import save_schedule_figure
     from laggard.jobs.schedule_jobs import execute_jobs
     from laggard.jobs.schedule_output import build_execution_document, format_execution
     from laggard.run_folder.store import new_run_id
 
     folder = runs / "schedules" / f"{cluster.name}-{new_run_id()}"
-    executed = execute_jobs(cluster, policy, folder, runs, lambda line: click.echo(line, err=True))
+    executor = RoundExecutor(
+        cluster, folder, runs, lambda line: click.echo(line, err=True), target.arguments
+    )
+    executed = execute_jobs(cluster, policy, executor)
     document = build_execution_document(cluster, executed)
     write_json(folder / "schedule.json", document)
     both = (executed.executed, executed.simulated)

@@ -37,15 +37,26 @@ class TargetTestbed:
 
 def testbed_options(command: Command) -> Command:
     """Add the options of all testbeds to a command, which receives them as `target`."""
+    return _add_options(command, LOCAL, "Testbed to run on.")
 
+
+def optional_testbed_options(command: Command) -> Command:
+    """Add these options to a command that runs nothing, with None as `target`, without `--on`."""
+    return _add_options(command, None, "Also run on this testbed; by default nothing is run.")
+
+
+def _add_options(command: Command, default: str | None, purpose: str) -> Command:
     @click.pass_context
     def collect_options(context: click.Context, /, **values: object) -> object:
-        selected = str(values.pop("on"))
+        given_name = values.pop("on")
+        selected = None if given_name is None else str(given_name)
         values_by_testbed = {
             name: {option.name: values.pop(option.name) for option in testbed.options}
             for name, testbed in REMOTE_TESTBEDS.items()
         }
         _require_matching_options(selected, context)
+        if selected is None:
+            return context.invoke(command, target=None, **values)
         remote = REMOTE_TESTBEDS.get(selected)
         given = {n: value for n, value in values_by_testbed.get(selected, {}).items() if value}
         # click has checked the types.
@@ -71,9 +82,9 @@ def testbed_options(command: Command) -> Command:
     return click.option(  # type: ignore[return-value]  # the same command with more options
         "--on",
         type=click.Choice([LOCAL, *REMOTE_TESTBEDS]),
-        default=LOCAL,
-        show_default=True,
-        help="Testbed to run on.",
+        default=default,
+        show_default=default is not None,
+        help=purpose,
     )(wrapped)
 
 
@@ -115,7 +126,7 @@ def _refuse_patience(_context: click.Context, _parameter: click.Parameter, value
         )
 
 
-def _require_matching_options(selected: str, context: click.Context) -> None:
+def _require_matching_options(selected: str | None, context: click.Context) -> None:
     """Reject options of a testbed other than the selected one."""
     for testbed, kind in REMOTE_TESTBEDS.items():
         if testbed == selected:
@@ -128,8 +139,8 @@ def _require_matching_options(selected: str, context: click.Context) -> None:
         ]
         if given:
             raise InputError(
-                f"{', '.join(given)}: valid only with --on {testbed}, not with --on {selected};"
-                " omit it"
+                f"{', '.join(given)}: valid only with --on {testbed}, not"
+                f" {f'with --on {selected}' if selected else 'without it'}; omit it"
             )
 
 

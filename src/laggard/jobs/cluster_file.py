@@ -8,6 +8,7 @@ jobs:
   - {name: mlp, steps: 9000, throughput: {v100: {1: 30, 2: 50}}}   # on one device, and on two
 pairs:                          # jobs that may share one device, and the speeds of both
   - {jobs: [lstm, mlp], throughput: {v100: [20, 25]}}
+teams: {vision: {weight: 2}, speech: {order: fifo}}            # for the policy hierarchical
 # or the layers of a scenario folder instead of types, and the workloads of jobs:
 # layers: my-continuum          # `prices: {edge: 0.05}` are those of its hosts for an hour
 # jobs: [{name: digits, workload: digits.yaml, scale: 2}]
@@ -34,7 +35,9 @@ from laggard.jobs.job_trace import read_jobs
 from laggard.workloads.scheduling.cluster_jobs import (
     ClusterJob,
     DeviceType,
+    JobTeam,
     PairSpeeds,
+    TeamOrder,
     require_jobs,
 )
 from laggard.workloads.scheduling.cluster_run import RoundOptions
@@ -52,6 +55,11 @@ class _TypeEntry(_ClusterModel):
     price: float = Field(default=0.0, ge=0)
 
 
+class _TeamEntry(_ClusterModel):
+    weight: float = Field(default=1.0, gt=0)
+    order: TeamOrder = TeamOrder.FAIRNESS
+
+
 class _JobEntry(_ClusterModel):
     name: str = Field(min_length=1, max_length=200)
     steps: int | None = Field(default=None, ge=1)
@@ -60,6 +68,8 @@ class _JobEntry(_ClusterModel):
     scale: int = Field(default=1, ge=1)
     arrival: DurationS = 0.0
     priority: float = Field(default=1.0, gt=0)
+    team: str = ""
+    kind: str = Field(default="", max_length=200)
 
     @model_validator(mode="after")
     def _require_speeds(self) -> _JobEntry:
@@ -77,8 +87,8 @@ class _JobEntry(_ClusterModel):
                 )
         return self
 
-    def to_job(self, here: Path, layers: Path | None) -> ClusterJob:
-        """Return the job; files are relative to a folder."""
+    def to_job(self, here: Path, layers: Path | None, team: JobTeam) -> ClusterJob:
+        """Return the job of a team; files are relative to a folder."""
         steps, curves = self.steps, self._list_curves()
         if self.workload is not None and layers is None:
             raise InputError(
@@ -100,6 +110,8 @@ class _JobEntry(_ClusterModel):
             self.arrival,
             self.priority,
             curves,
+            self.kind,
+            team,
         )
 
     def _list_curves(self) -> Mapping[str, Mapping[int, float]]:
@@ -128,7 +140,8 @@ class ClusterFile(_ClusterModel):
         preemption_s: seconds that a job loses when it starts or moves.
         policy: name of the policy.
         jobs: jobs in the order of their arrivals.
-        pairs: jobs that may share one device, and the steps per second of both, by type.
+        pairs: kinds of jobs that may share one device, and the steps per second of both, by type.
+        teams: weight of each team, and how its jobs share its part; none if no job has a team.
         trace: file of jobs, instead of `jobs`.
         throughputs: file of steps per second by type of job, for a trace in Gavel's format.
     """
@@ -142,6 +155,7 @@ class ClusterFile(_ClusterModel):
     policy: str = "max_min_fairness"
     jobs: tuple[_JobEntry, ...] = ()
     pairs: tuple[_PairEntry, ...] = ()
+    teams: dict[str, _TeamEntry] = Field(default_factory=dict)
     trace: Path | None = None
     throughputs: Path | None = None
 
@@ -157,11 +171,32 @@ class ClusterFile(_ClusterModel):
             raise ValueError(
                 "`throughputs` are those of a `trace`, and there is none — remove them"
             )
-        known = {job.name for job in self.jobs}
+        known = {job.kind or job.name for job in self.jobs}
         for name in (name for pair in self.pairs for name in pair.jobs):
             if name not in known:
-                raise ValueError(f"`pairs`: {name} is not the name of a job — name two of them")
+                raise ValueError(
+                    f"`pairs`: {name} is not the kind of a job, which is its name if it has no"
+                    f" `kind` — name two of {', '.join(sorted(known))}"
+                )
         return self
+
+    @model_validator(mode="after")
+    def _require_teams(self) -> ClusterFile:
+        for job in self.jobs:
+            if bool(self.teams) != bool(job.team) or (job.team and job.team not in self.teams):
+                known = ", ".join(self.teams) or "none"
+                raise ValueError(
+                    f"{job.name}: its team is {job.team or 'missing'}, and `teams` has {known} —"
+                    " give all jobs one of them, or none"
+                )
+        return self
+
+    def get_team(self, job: _JobEntry) -> JobTeam:
+        """Return the team of a job; that of all jobs if there are none."""
+        if not job.team:
+            return JobTeam()
+        entry = self.teams[job.team]
+        return JobTeam(job.team, entry.weight, entry.order)
 
 
 @dataclass(frozen=True)
@@ -203,7 +238,7 @@ def load_cluster(path: Path) -> SharedCluster:
     layers = None if content.layers is None else here / content.layers
     types = _list_types(content, layers)
     if content.trace is None:
-        jobs = tuple(each.to_job(here, layers) for each in content.jobs)
+        jobs = tuple(each.to_job(here, layers, content.get_team(each)) for each in content.jobs)
         pairs: PairSpeeds = {each.jobs: each.throughput for each in content.pairs}
     else:
         throughputs = content.throughputs and here / content.throughputs

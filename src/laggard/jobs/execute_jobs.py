@@ -1,4 +1,4 @@
-"""Jobs executed in rounds on the emulated hosts of a continuum.
+"""Jobs executed in rounds on the hosts of a continuum, emulated or real.
 
 A turn is a run of its own: a job trains on its hosts until the round ends,
 writes a checkpoint, and goes on from there in its next turn, on whatever hosts. Turns of one round
@@ -12,11 +12,12 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from laggard.campaign.run_subprocess import SubprocessRun, run_in_subprocess
 from laggard.core.errors import DeploymentError, InputError
+from laggard.core.files.output_files import write_json
 from laggard.jobs.cluster_file import SharedCluster
 from laggard.jobs.predicted_jobs import copy_with_workload, list_layer_hosts
 from laggard.scenario.load import load_scenario
@@ -34,6 +35,7 @@ _NEVER = 100_000_000
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 CHECKPOINT_FILE = "checkpoint.pt"
+TURNS_FILE = "turns.json"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class RoundExecutor:
         folder: folder for the scenarios of the jobs.
         runs: folder of the run folders.
         report: function that is told about every turn.
+        target: options of `laggard run` that select a testbed; this machine if there are none.
         turns: turns so far.
     """
 
@@ -73,6 +76,7 @@ class RoundExecutor:
     folder: Path
     runs: Path
     report: Callable[[str], None]
+    target: Sequence[str] = ()
     turns: list[ExecutedTurn] = field(default_factory=list)
     _hosts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _checkpoints: dict[int, Path] = field(default_factory=dict)
@@ -126,10 +130,13 @@ class RoundExecutor:
             self._get_scenario(turn.job),
             [*self._list_overrides(turn, hosts)],
             self.runs,
+            command=("run", *self.target),
             capture_errors=True,
         )
         done = _read_turn(job.name, hosts, run)
         self.turns.append(done)
+        # Whoever interrupts the schedule keeps what was done so far.
+        write_json(self.folder / TURNS_FILE, [asdict(each) for each in self.turns])
         if done.problem:
             return self._note_failure(turn, done)
         self._failures[turn.job] = 0

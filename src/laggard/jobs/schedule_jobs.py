@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def schedule_jobs(
 
 
 def execute_jobs(
-    cluster: SharedCluster, policy: Policy, folder: Path, runs: Path, report: Callable[[str], None]
+    cluster: SharedCluster, policy: Policy, executor: RoundExecutor
 ) -> ExecutedSchedule:
     """Run the jobs of a cluster by a policy, and simulate them beside it.
 
@@ -102,15 +101,12 @@ def execute_jobs(
     Args:
         cluster: cluster with layers and workloads.
         policy: policy that allocates time.
-        folder: folder for the scenarios of the jobs.
-        runs: folder of the run folders.
-        report: function that is told about every turn.
+        executor: executor of the rounds of this cluster.
 
     Raises:
         InputError: the cluster has no workloads, or one cannot go on from a checkpoint.
         DeploymentError: a job failed three times, one after another.
     """
-    executor = RoundExecutor(cluster, folder, runs, report)
     executor.prepare()
     jobs, types, options = cluster.jobs, cluster.types, cluster.options
     simulated = run_cluster(jobs, types, policy, options)

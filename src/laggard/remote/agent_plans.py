@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from laggard.remote.agent.host_limits import get_drive_folder
-from laggard.remote.agent.messages import AgentPlan
+from laggard.remote.agent.messages import RESUMED_FILE, AgentPlan
 from laggard.remote.provision import ProvisionedNodes
 from laggard.scenario.load import Scenario
 from laggard.workloads.devices import on_devices
@@ -20,6 +20,7 @@ from laggard.workloads.plan import (
 )
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
+from laggard.workloads.workload import Workload
 
 RENDEZVOUS_PORT = 28320
 MESSAGE_TIMEOUT_S = 300.0
@@ -83,7 +84,7 @@ def build_agent_plans(
         drives = {name: get_drive_folder(folder) / name for name in scenario.drives}
         workers = (
             plan_workers(
-                scenario.workload,
+                _resume_on_node(scenario.workload, folder),
                 scenario.hosts,
                 folder / "workers",
                 init_method=rendezvous_url,
@@ -114,6 +115,13 @@ def build_agent_plans(
             reference_address=head.address,
         )
     return plans
+
+
+def _resume_on_node(workload: Workload, folder: Path) -> Workload:
+    """Return a workload that goes on from the node's copy of its checkpoint, if it has one."""
+    if workload.resume is None:
+        return workload
+    return workload.model_copy(update={"resume": str(folder / RESUMED_FILE)})
 
 
 def _find_limited_hosts(scenario: Scenario) -> frozenset[str]:

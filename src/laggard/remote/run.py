@@ -36,6 +36,7 @@ from laggard.remote.provision import (
     plan_machines,
     provision_nodes,
 )
+from laggard.remote.send_checkpoint import send_checkpoint
 from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
 from laggard.run_folder.collect import analyze_training, report_untrained_run
@@ -232,6 +233,10 @@ def _run_on_nodes(
             agent_pool.start()
             # Any request would do: its reply shows that the agent runs and has accepted its plan.
             agent_pool.call_all(FINGERPRINT, timeout_s=60.0)
+        if scenario.trains and scenario.workload.resume is not None:
+            with journal.stage("send checkpoint"):
+                checkpoint = Path(scenario.workload.resume)
+                send_checkpoint(checkpoint, provisioned.nodes, plans)
         with apply_emulation(scenario, provisioned, agent_pool, context) as links:
             stages.run("prepare")
             if not scenario.trains:

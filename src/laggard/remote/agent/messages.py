@@ -45,6 +45,9 @@ from laggard.workloads.tracing.heartbeat import PHASES
 LOG_CHUNK_BYTES = 1 << 16
 """Most bytes of a log that one message carries."""
 
+RESUMED_FILE = "resumed.pt"
+"""Name of the checkpoint from which a training goes on, in the run's folder on a node."""
+
 _MOST_RANKS_OF_NODE = 4096
 _MOST_LINES = 10_000
 _MOST_FIELDS = 50
