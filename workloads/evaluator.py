@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,12 @@ from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Data, Split
 from laggard.workloads.datasets.partition import Partition
-from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.models.model_state import load_state
+from laggard.workloads.models.model_state import load_state, save_weights
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
 from laggard.workloads.plan import EvaluatorPlan
-from laggard.workloads.training_coordinator import Judge, TrainingCoordinator
+from laggard.workloads.training_coordinator import TrainingCoordinator
+from laggard.workloads.workload_model import build_workload_model
 
 LOGGER = logging.getLogger(__name__)
 EVALUATION_BATCH = 512
@@ -64,44 +65,64 @@ def main(argument: str) -> None:
     prepare_data(plan.workload, plan.output_path)
     data = open_data(plan.workload, plan.output_path)
     workload = plan.workload
-    model = build_model(
-        workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
-    )
+    model = build_workload_model(workload, data)
     strategy = workload.strategy
     if strategy.uses_server or strategy.sync_mode == "asynchronous":
         # Training continues during evaluations here and must have priority.
         os.nice(19)
+    weights = WorkerOutputDir(plan.output_path).weights if workload.save_weights else None
+    judge = _Judge(model, data.test, weights)
     if strategy.uses_server:
-        _serve_parameter_server(plan, data, model)
+        _serve_parameter_server(plan, judge)
     elif strategy.sync_mode == "asynchronous":
-        _create_coordinator(plan, data, model).run()
+        _create_coordinator(plan, data, judge).run()
     else:
-        _serve_evaluations(plan, data, model)
+        _serve_evaluations(plan, judge)
 
 
-def _create_judge(data: Data, model: nn.Module) -> Judge:
-    """Create the function that evaluates a model given as one vector."""
-    state = FlatState(model)
+@dataclass(frozen=True)
+class _Judge:
+    """Evaluation of models on the test samples.
 
-    def judge(whole: torch.Tensor) -> float:
-        state.write(whole)
-        return evaluate(model, data.test)
+    Attributes:
+        model: model that gets the weights to evaluate.
+        test: test samples.
+        weights: file for the weights of the last evaluation; None if they are not saved.
+    """
 
-    return judge
+    model: nn.Module
+    test: Split
+    weights: Path | None
+
+    def judge_vector(self, whole: torch.Tensor) -> float:
+        """Evaluate a model given as one vector."""
+        FlatState(self.model).write(whole)
+        return self._judge()
+
+    def judge_snapshot(self, snapshot: Path) -> float:
+        """Evaluate a model given as a file, and remove the file."""
+        self.model.load_state_dict(load_state(snapshot))
+        snapshot.unlink()
+        return self._judge()
+
+    def _judge(self) -> float:
+        # Before anyone knows the result, since the last one ends the run.
+        if self.weights is not None:
+            save_weights(self.weights, self.model)
+        return evaluate(self.model, self.test)
 
 
-def _create_coordinator(plan: EvaluatorPlan, data: Data, model: nn.Module) -> TrainingCoordinator:
+def _create_coordinator(plan: EvaluatorPlan, data: Data, judge: _Judge) -> TrainingCoordinator:
     partition = Partition.of(plan.workload, len(data.train), plan.world_size)
-    return TrainingCoordinator(
-        plan, partition, _create_judge(data, model), next(model.parameters()).dtype
-    )
+    dtype = next(judge.model.parameters()).dtype
+    return TrainingCoordinator(plan, partition, judge.judge_vector, dtype)
 
 
-def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+def _serve_evaluations(plan: EvaluatorPlan, judge: _Judge) -> None:
     """Evaluate at every evaluation barrier of ranks in lockstep, until training ends."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
-    judge, dtype = _create_judge(data, model), next(model.parameters()).dtype
+    dtype = next(judge.model.parameters()).dtype
     accuracies: list[float] = []
     is_over = False
     while not is_over:
@@ -110,11 +131,12 @@ def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
         last_arrival_ns = _wait_for_all(start_barrier, barrier)
         step, is_last = start_barrier.requested_evaluation
         if output_dir.snapshot(number).exists():
-            accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
+            accuracies.append(judge.judge_snapshot(output_dir.snapshot(number)))
         else:
             # The ranks had different models, each of which wrote its part. Their mean is
             # evaluated.
-            accuracies.append(judge(read_parts(output_dir, number, range(plan.world_size), dtype)))
+            parts = read_parts(output_dir, number, range(plan.world_size), dtype)
+            accuracies.append(judge.judge_vector(parts))
         verdict = (
             EvaluationVerdict.STOP
             if accuracy_reached(accuracies, plan.workload.stop)
@@ -131,7 +153,7 @@ def _serve_evaluations(plan: EvaluatorPlan, data: Data, model: nn.Module) -> Non
         is_over = is_last or verdict is EvaluationVerdict.STOP
 
 
-def _serve_parameter_server(plan: EvaluatorPlan, data: Data, model: nn.Module) -> None:
+def _serve_parameter_server(plan: EvaluatorPlan, judge: _Judge) -> None:
     """Evaluate the server's snapshots in order; request a stop when the accuracy is reached."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size)
@@ -142,7 +164,7 @@ def _serve_parameter_server(plan: EvaluatorPlan, data: Data, model: nn.Module) -
             time.sleep(REQUEST_POLL_S)
             continue
         number, line = len(accuracies), requests[len(accuracies)]
-        accuracies.append(_evaluate_snapshot(model, output_dir.snapshot(number), data.test))
+        accuracies.append(judge.judge_snapshot(output_dir.snapshot(number)))
         reached = accuracy_reached(accuracies, plan.workload.stop)
         found = {"step": line["step"], "accuracy": accuracies[-1]}
         append_line(output_dir.progress, {"time_ns": line["time_ns"], **found})
@@ -162,12 +184,6 @@ def _wait_for_all(start_barrier: StartBarrier, barrier: int) -> int:
     while (last_arrival_ns := start_barrier.last_arrival_ns(barrier)) is None:
         time.sleep(POLL_S)
     return last_arrival_ns
-
-
-def _evaluate_snapshot(model: nn.Module, snapshot: Path, test: Split) -> float:
-    model.load_state_dict(load_state(snapshot))
-    snapshot.unlink()
-    return evaluate(model, test)
 
 
 def evaluate(model: nn.Module, test: Split) -> float:

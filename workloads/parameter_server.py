@@ -32,7 +32,6 @@ from laggard.workloads.compress.parameters import Compression
 from laggard.workloads.coordination.start_barrier import START_BARRIER, Reason, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.partition import Partition
-from laggard.workloads.models import build_model
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import save_state
 from laggard.workloads.models.optimizers import build_optimizer
@@ -52,6 +51,7 @@ from laggard.workloads.tracing.step_result import UNKNOWN
 from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
+from laggard.workloads.workload_model import build_workload_model
 
 LOGGER = logging.getLogger(__name__)
 POLL_S = 0.05
@@ -85,9 +85,7 @@ def main(argument: str) -> None:
     output_dir = WorkerOutputDir(plan.output_path)
     data = open_data(plan.workload, plan.output_path)
     workload = plan.workload
-    model = build_model(
-        workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
-    )
+    model = build_workload_model(workload, data)
     partition = Partition.of(workload, len(data.train), plan.world_size)
     strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
     assert isinstance(strategy, ServerParameters)

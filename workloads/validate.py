@@ -149,9 +149,19 @@ def find_resume_obstacle(strategy: Parameters) -> tuple[str, str] | None:
 
 
 def _check_resumption(workload: Workload, source: YamlSource) -> Iterator[Problem]:
-    """Yield a problem if the training cannot go on from a checkpoint."""
+    """Yield a problem if the training cannot go on from a checkpoint, or begin with weights."""
+    if workload.initial_weights is not None and not Path(workload.initial_weights).is_file():
+        yield source.locate_problem(
+            ("initial_weights",),
+            f"there is no file {workload.initial_weights}",
+            "give the weights.pt of a run with `save_weights`",
+        )
     if workload.resume is None:
         return
+    if workload.initial_weights is not None:
+        yield source.locate_problem(
+            ("initial_weights",), "a checkpoint has weights of its own", "remove one of both keys"
+        )
     obstacle = find_resume_obstacle(workload.strategy)
     if obstacle is not None:
         rule, fix = obstacle

@@ -33,7 +33,6 @@ from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.devices import CPU, collective_environment
-from laggard.workloads.models import build_model
 from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
@@ -73,6 +72,7 @@ from laggard.workloads.training_loop import Ending, Loop
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 from laggard.workloads.transport.plan import EndpointPlan
+from laggard.workloads.workload_model import build_workload_model
 
 LOGGER = logging.getLogger(__name__)
 GO_POLL_S = 0.01
@@ -129,15 +129,13 @@ class WorkerResources:
         """Build the model and optimizer, and return everything that a strategy trains with."""
         plan, data, workload = self.plan, self.data, self.plan.workload
         device = torch.device(plan.device)
-        model = build_model(
-            workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
-        ).to(device)
+        model = build_workload_model(workload, data).to(device)
         optimizer, first_step = build_optimizer(workload.optimizer, model), 0
         if workload.resume is not None:
             first_step = load_checkpoint(
                 Path(workload.resume), model, optimizer, workload.stop.steps
             )
-        # Every rank has the same model, from the seed or a checkpoint. Then it draws random
+        # Every rank has the same model, from the seed or a file. Then it draws random
         # numbers of its own.
         torch.manual_seed(workload.seed * 1_000_003 + plan.rank)
         return TrainingContext(

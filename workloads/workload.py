@@ -103,6 +103,18 @@ class Workload(Section):
             " default: it begins with the first step"
         ),
     )
+    initial_weights: str | None = Field(
+        default=None,
+        max_length=4096,
+        description=(
+            "weights.pt or checkpoint.pt of a run with the same model, whose weights the training"
+            " begins with; default: weights drawn from the seed"
+        ),
+    )
+    save_weights: bool = Field(
+        default=False,
+        description="whether the run folder gets weights.pt, the model of the last evaluation",
+    )
     churn: Annotated[
         Annotated[tuple[ChurnEntry, ...], Tag("entries")] | Annotated[DrawnChurn, Tag("drawn")],
         Discriminator(name_form),
@@ -136,6 +148,7 @@ class Workload(Section):
         if isinstance(self.dataset, Cifar10 | ImageFolder):
             folder = (scenario_folder / expand_home(self.dataset.folder)).resolve()
             located["dataset"] = self.dataset.model_copy(update={"folder": str(folder)})
-        if self.resume is not None:
-            located["resume"] = str((scenario_folder / expand_home(self.resume)).resolve())
+        for key, file in (("resume", self.resume), ("initial_weights", self.initial_weights)):
+            if file is not None:
+                located[key] = str((scenario_folder / expand_home(file)).resolve())
         return self.model_copy(update=located)

@@ -128,12 +128,6 @@ def make_cluster(folder: Path, cluster: str = CLUSTER, workload: str = WORKLOAD)
     ("cluster", "workload", "message"),
     [
         (
-            CLUSTER,
-            WORKLOAD + "strategy: local_sgd\n",
-            "one: a checkpoint has one worker's state, and with local_sgd",
-        ),
-        (CLUSTER, WORKLOAD + "strategy: topk\n", "one: .*remove strategy.compress"),
-        (
             CLUSTER.replace("two, workload: train.yaml,", "two,"),
             WORKLOAD,
             "two: has no `workload` to run",
@@ -147,6 +141,23 @@ def test_what_cannot_be_executed_is_refused(
     found = load_cluster(make_cluster(tmp_path, cluster, workload))
     with pytest.raises(InputError, match=message):
         RoundExecutor(found, tmp_path / "s", tmp_path / "runs", print).prepare()
+
+
+@pytest.mark.parametrize("strategy", ["local_sgd", "topk"])
+def test_a_job_without_a_whole_checkpoint_goes_on_from_its_weights(
+    tmp_path: Path, strategy: str
+) -> None:
+    found = load_cluster(make_cluster(tmp_path, CLUSTER, WORKLOAD + f"strategy: {strategy}\n"))
+    executor = RoundExecutor(found, tmp_path / "s", tmp_path / "runs", print)
+    executor.prepare()
+    assert [each.split(" begins")[0] for each in executor.notes] == [
+        "each turn of one",
+        "each turn of two",
+    ]
+    (words,) = [[*executor._list_overrides(turn(0, 0, 1), ["fog.trainer.1.1"])]]
+    assert "workload.stop={steps: 100, time: 5s}" in words
+    assert "workload.save_weights=true" in words
+    assert not [each for each in words if "checkpoint" in each or "initial" in each]
 
 
 def test_a_job_that_always_fails_ends_the_schedule(tmp_path: Path) -> None:
@@ -180,7 +191,10 @@ def kill_a_worker(parent: psutil.Process, killed: threading.Event) -> None:
 
 @pytest.mark.long
 def test_real_jobs_take_turns_and_one_that_is_killed_loses_no_step(tmp_path: Path) -> None:
-    path = make_cluster(tmp_path)
+    # One goes on from checkpoints, and the other one from weights.
+    cluster = CLUSTER.replace("two, workload: train.yaml", "two, workload: local.yaml")
+    path = make_cluster(tmp_path, cluster)
+    (tmp_path / "local.yaml").write_text(WORKLOAD + "strategy: local_sgd\n")
     words = ["schedule", str(path), "--on", "local", "--json", "--runs", str(tmp_path / "runs")]
     started = subprocess.Popen(
         [sys.executable, "-m", "laggard", *words],
@@ -206,6 +220,7 @@ def test_real_jobs_take_turns_and_one_that_is_killed_loses_no_step(tmp_path: Pat
         name: sum(each["steps"] for each in turns if each["job"] == name) for name in ("one", "two")
     }
     assert steps == {"one": 400, "two": 300}
+    assert document["notes"][-1].startswith("each turn of two begins with the weights of")
     assert [len(each["hosts"]) for each in turns if each["job"] == "two"].count(2) >= 1
     (folder,) = (tmp_path / "runs" / "schedules").iterdir()
     assert json.loads((folder / "schedule.json").read_text()) == document

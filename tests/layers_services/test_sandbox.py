@@ -231,7 +231,11 @@ def test_a_function_that_does_not_end_is_killed(own_runner: Runner, wish: str) -
 def test_a_signal_at_any_moment_of_the_set_up_reaches_the_function(own_runner: Runner) -> None:
     """The caller's whole group gets it, as from a terminal."""
     chance = random.Random(5)
-    text = script("time.sleep(600)").replace("status = ", "print('go', flush=True)\n    status = ")
+    # One long sleep would not do: Python calls the handler of a signal that arrives directly before
+    # the system call only after it.
+    text = script("while True:\n    time.sleep(0.02)").replace(
+        "status = ", "print('go', flush=True)\n    status = "
+    )
     for _ in range(20):
         process = own_runner.start(text, start_new_session=True)
         assert process.stdout is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from laggard.core.emulated_drive import DriveLimits
-from laggard.remote.agent_plans import build_agent_plans, find_evaluator_host
+from laggard.remote.agent_plans import build_agent_plans, find_evaluator_host, list_sent_files
 from laggard.scenario.load import Scenario, load_scenario
 from laggard.workloads.plan import plan_addresses
 from laggard.workloads.transport.keys import make_endpoints
@@ -52,16 +52,20 @@ def test_every_node_is_told_its_own_limits_and_its_workers_their_own_drive(tmp_p
     }
 
 
-def test_a_worker_goes_on_from_the_copy_of_its_node(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.pt").write_bytes(b"")
-    scenario = loaded(tmp_path, "workload.resume=checkpoint.pt")
-    assert scenario.workload.resume == str(tmp_path / "checkpoint.pt")
+@pytest.mark.parametrize(
+    ("key", "copy"), [("resume", "resumed.pt"), ("initial_weights", "initial_weights.pt")]
+)
+def test_a_worker_begins_with_the_copy_of_its_node(tmp_path: Path, key: str, copy: str) -> None:
+    (tmp_path / "given.pt").write_bytes(b"")
+    scenario = loaded(tmp_path, f"workload.{key}=given.pt")
+    assert getattr(scenario.workload, key) == str(tmp_path / "given.pt")
+    assert list_sent_files(scenario.workload) == {copy: tmp_path / "given.pt"}
     folders = {name: f"/var/{name}" for name in (CLOUD, EDGE, FAR)}
     plans = build_agent_plans(scenario, folders, {})
     workers = [worker for plan in plans.values() for worker in plan.workers]
     assert workers
-    assert [each.workload.resume for each in workers] == [
-        f"/var/{each.host}/resumed.pt" for each in workers
+    assert [getattr(each.workload, key) for each in workers] == [
+        f"/var/{each.host}/{copy}" for each in workers
     ]
 
 

@@ -52,11 +52,21 @@ SCRIPT = """
                 fetched = {path.name: path.read_text() for path in (made / "workflow").glob("*.example.org*")}
                 return {**record.model_dump(mode="json"), "events": events, "fetched": fetched}
 
+            def run_schedule():
+                (here / "cluster.yaml").write_text(json.dumps(CLUSTER | {"layers": str(scenario_folder)}))
+                (here / "job.yaml").write_text((scenario_folder / "workload.yaml").read_text())
+                words = ["schedule", here / "cluster.yaml", "--on", "ssh", "--hosts", here / "inventory.yaml"]
+                done = subprocess.run([sys.executable, "-m", "laggard", *words, "--runs", here / "runs", "--json"],
+                                      capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+                return json.loads(done.stdout)
+
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
             found = {"whole": run(options, LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
             checkpoint = found["whole"]["folder"] + "/checkpoint.pt"
             found["resumed"] = run(options, "workload.stop={steps: 120}", "workload.resume=" + checkpoint)
+            found["schedule"] = run_schedule()
             found["experiment"] = run_experiment(options)
             found["served"] = run(options, *SERVED)
             streamed = "cat /var/tmp/laggard-root/runs/*/workers/rank-2.steps.arrow | wc -c"
@@ -108,6 +118,21 @@ PLAYS = [
         ],
     }
 ]
+CLUSTER: dict[str, object] = {
+    "round": "3s",
+    "reallocate": "3s",
+    "policy": "las",
+    "jobs": [
+        {"name": "one", "workload": "job.yaml", "steps": 3000, "throughput": {"cloud": 600}},
+        {
+            "name": "two",
+            "workload": "job.yaml",
+            "steps": 60,
+            "scale": 2,
+            "throughput": {"edge": 40},
+        },
+    ],
+}
 SLOW = "heterogeneity.deterministic=[{hosts: edge.trainer.1.1, downlink: 30mbit}]"
 LIMITED = "{hosts: edge.trainer.1.2, cpu: 25%, read: 1MB/s, read_latency: 2ms, memory: 2GiB}"
 LIMITS = f"{SLOW[:-1]}, {LIMITED}]"
@@ -148,6 +173,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
         .replace("EVENTS", repr(EVENTS))
         .replace("SLOW", repr(SLOW))
         .replace("PLAYS", repr(PLAYS))
+        .replace("CLUSTER", repr(CLUSTER))
         .replace("SERVED", repr(SERVED))
         .replace("MESHED", repr(MESHED))
         .replace("EMPTY", str(_bytes_without_rows(tmp_path)))
@@ -167,6 +193,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
         )
         assert (runs, processes) == ("", "")
     _it_goes_on(found["resumed"])
+    _jobs_take_turns(found["schedule"])
     _plays_are_an_experiment(found["experiment"])
     _ipv6_is_shaped(found["filters"])
     _a_server_of_its_own_serves(found["served"])
@@ -216,11 +243,25 @@ def _traces_came_home(folder: Path) -> None:
 def _it_goes_on(run: dict[str, Any]) -> None:
     """A training whose checkpoint was sent to the nodes does the steps that are left."""
     assert run["status"] in {"done", "unfaithful"}, run["error"]
-    assert "send checkpoint" in run["seconds"]
+    assert "send files" in run["seconds"]
     assert run["outcome"]["steps"] == 120 - 90
     steps = pq.read_table(Path(run["folder"]) / "steps.parquet")
     assert sorted(set(steps["rank"].to_pylist())) == [0, 1, 2]
     assert not list(Path(run["folder"]).rglob("resumed.pt"))
+
+
+def _jobs_take_turns(document: dict[str, Any]) -> None:
+    """Two jobs train on machines of their own, in rounds and from checkpoint to checkpoint."""
+    turns = document["turns"]
+    assert [turn["problem"] for turn in turns] == [""] * len(turns)
+    hosts = {job: [t["hosts"] for t in turns if t["job"] == job] for job in ("one", "two")}
+    steps = {job: [t["steps"] for t in turns if t["job"] == job] for job in ("one", "two")}
+    cloud, *edge = OFFSETS_S
+    assert hosts["one"] == [[cloud]] * len(hosts["one"])
+    assert hosts["two"] == [edge]
+    assert sum(steps["one"]) == 3000
+    assert len(steps["one"]) >= 2
+    assert steps["two"] == [60]
 
 
 def _clocks_are_right(folder: Path) -> None:

@@ -23,6 +23,12 @@ from laggard.run_folder.journal import Journal
 from laggard.run_folder.store import RunFolder
 from laggard.supervision.interrupts import interrupt_on_signals
 
+def wait():
+    # A signal directly before one long sleep would be handled only after it.
+    while True:
+        time.sleep(0.02)
+
+
 jobs = (
     ReservedJob(testbed="g5k", site="rennes", job_id=7, name="x", nodes=2, released=False),
     ReservedJob(testbed="g5k", site="nancy", job_id=8, name="x", nodes=1, released=True),
@@ -35,10 +41,10 @@ folder, record = RunFolder.create(Path(sys.argv[1]), draft)
 with folder, interrupt_on_signals(lambda: _end_at_once([Journal(record, folder, SilentDisplay())])):
     try:
         print("running", flush=True)
-        time.sleep(600)
+        wait()
     except KeyboardInterrupt:
         print("releasing", flush=True)
-        time.sleep(600)
+        wait()
 """
 
 

@@ -11,7 +11,13 @@ import torch
 
 from laggard.core.errors import InputError
 from laggard.workloads.models import build_model
-from laggard.workloads.models.model_state import load_checkpoint, load_state, save_checkpoint
+from laggard.workloads.models.model_state import (
+    load_checkpoint,
+    load_state,
+    load_weights,
+    save_checkpoint,
+    save_weights,
+)
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.specification.training import OptimizerSpec
 
@@ -122,3 +128,57 @@ def test_what_is_no_checkpoint_of_the_workload_is_refused(
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no checkpoint"):
         load_checkpoint(tmp_path / "none.pt", *make(), steps=None)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd", "parameter_server", "gossip"])
+def test_weights_of_a_training_are_those_that_another_begins_with(
+    train: Train, strategy: str
+) -> None:
+    common = {
+        "model": "mlp",
+        "dataset": "digits",
+        "batch_size": 96,
+        "strategy": strategy,
+        "evaluate_every": 1_000_000,
+    }
+    first = train(common | {"stop": {"steps": 60}, "save_weights": True}, 2)
+    weights = first.output_dir.weights
+    assert first.done()["accuracy"] > 0.6
+    # Steps that hardly change anything leave the model as good as it was.
+    nothing = {"optimizer": {"name": "sgd", "lr": 1e-9}, "seed": 2}
+    second = train(common | nothing | {"stop": {"steps": 2}, "initial_weights": str(weights)}, 2)
+    assert second.done()["accuracy"] == pytest.approx(first.done()["accuracy"], abs=0.005)
+    assert not second.output_dir.weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"weights", "has no weights of this model"),
+        (pickle.dumps(_Harmful(), protocol=2), "has no weights of this model"),
+        ("cnn", "has no weights of this model"),
+        ({"step": 3}, "has no weights of this model: 'model'"),
+    ],
+)
+def test_what_has_no_weights_of_the_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "weights.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "cnn":
+        save_weights(path, make("cnn")[0])
+    else:
+        torch.save(content, path)
+    with pytest.raises(InputError, match=message):
+        load_weights(path, make()[0])
+    assert not Path("harm").exists()
+
+
+def test_a_checkpoint_has_weights_too(tmp_path: Path) -> None:
+    model, optimizer = make()
+    save_checkpoint(tmp_path / "checkpoint.pt", 3, model, optimizer)
+    other = build_model("mlp", (1, 8, 8), 10, 2, None)
+    load_weights(tmp_path / "checkpoint.pt", other)
+    require_equal(other.state_dict(), model.state_dict())

@@ -76,11 +76,8 @@ def load_checkpoint(
     Raises:
         InputError: the file is no checkpoint, or that of another workload, or all steps are done.
     """
-    known_bytes = sum(each.numel() * each.element_size() for each in model.state_dict().values())
     try:
-        if path.stat().st_size > _MOST_COPIES * known_bytes + _MOST_OTHER_BYTES:
-            raise ValueError(f"it is larger than a model of {known_bytes} bytes needs")
-        state = load_state(path)
+        state = _load_bounded(path, model)
         step = state["step"]
         model.load_state_dict(cast("dict[str, torch.Tensor]", state["model"]))
         optimizer.load_state_dict(cast("dict[str, object]", state["optimizer"]))
@@ -98,6 +95,41 @@ def load_checkpoint(
             " workload.stop.steps higher"
         )
     return step + 1
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Save the parameters and buffers of a model, without its optimizer.
+
+    The file appears whole, since a kill could leave half of it.
+    """
+    partial = path.with_suffix(".partial")
+    save_state({"model": model.state_dict()}, partial)
+    partial.rename(path)
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Give a model the parameters and buffers of a file of `save_weights` or `save_checkpoint`.
+
+    Raises:
+        InputError: the file has no weights, or those of another model.
+    """
+    try:
+        state = _load_bounded(path, model)
+        model.load_state_dict(cast("dict[str, torch.Tensor]", state["model"]))
+    except _UNREADABLE as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"initial_weights: {path}: has no weights of this model: {reason} — give the weights.pt"
+            " of a run with the same model and `save_weights`"
+        ) from error
+
+
+def _load_bounded(path: Path, model: nn.Module) -> dict[str, object]:
+    """Load a saved state that is no larger than one of a model and its optimizer can be."""
+    known_bytes = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+    if path.stat().st_size > _MOST_COPIES * known_bytes + _MOST_OTHER_BYTES:
+        raise ValueError(f"it is larger than a model of {known_bytes} bytes needs")
+    return load_state(path)
 
 
 def _on_host(part: object) -> object:

@@ -82,6 +82,11 @@ class WorkerOutputDir:
         return self.folder / "checkpoint.pt"
 
     @property
+    def weights(self) -> Path:
+        """Return the file with the model of the last evaluation."""
+        return self.folder / "weights.pt"
+
+    @property
     def start_signal(self) -> Path:
         """Return the file that the runner creates when training may begin."""
         return self.folder / "start_signal"

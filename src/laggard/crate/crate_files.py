@@ -34,7 +34,15 @@ RECORD_FILES = (
 
 MAX_FILES = 20_000
 _LEFT_OUT = frozenset(
-    {"workers", "logs", "lock", "checkpoint.pt", "reservation_known_hosts", CRATE_FILE}
+    {
+        "workers",
+        "logs",
+        "lock",
+        "checkpoint.pt",
+        "weights.pt",
+        "reservation_known_hosts",
+        CRATE_FILE,
+    }
 ) | {METADATA_FILE}
 """Names in a run folder that a crate omits: streams, logs, locks, keys and pickled tensors."""
 

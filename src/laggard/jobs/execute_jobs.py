@@ -1,7 +1,8 @@
 """Jobs executed in rounds on the hosts of a continuum, emulated or real.
 
-A turn is a run of its own: a job trains on its hosts until the round ends,
-writes a checkpoint, and goes on from there in its next turn, on whatever hosts. Turns of one round
+A turn is a run of its own: a job trains on its hosts until the round ends, and goes on in its next
+turn, on whatever hosts. It goes on from a checkpoint if its strategy has one with the whole state.
+Otherwise it begins with the weights of the turn before, a new optimizer and another seed. Turns of one round
 are executed one after another. In virtual time they are side by side: they have no host in common,
 so none would slow another one down, unless their links share a bottleneck.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,6 +37,7 @@ _NEVER = 100_000_000
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 CHECKPOINT_FILE = "checkpoint.pt"
+WEIGHTS_FILE = "weights.pt"
 TURNS_FILE = "turns.json"
 
 
@@ -70,6 +73,7 @@ class RoundExecutor:
         report: function that is told about every turn.
         target: options of `laggard run` that select a testbed; this machine if there are none.
         turns: turns so far.
+        notes: sentences about jobs that do not go on from checkpoints.
     """
 
     cluster: SharedCluster
@@ -78,16 +82,19 @@ class RoundExecutor:
     report: Callable[[str], None]
     target: Sequence[str] = ()
     turns: list[ExecutedTurn] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _hosts: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    _checkpoints: dict[int, Path] = field(default_factory=dict)
+    _states: dict[int, Path] = field(default_factory=dict)
+    _seeds: dict[int, int] = field(default_factory=dict)
     _failures: dict[int, int] = field(default_factory=dict)
     _layers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Write the scenario of every job, and check that it can go on from a checkpoint.
+        """Write the scenario of every job, and find out how it can go on in its next turn.
 
         Raises:
-            InputError: a job has no workload, or cannot go on from a checkpoint.
+            InputError: a job has no workload.
+            ScenarioError: a workload cannot run on the layers.
         """
         layers = self.cluster.layers
         if layers is None:
@@ -101,11 +108,14 @@ class RoundExecutor:
             if workload is None:
                 raise InputError(f"{job.name}: has no `workload` to run — add it")
             copy_with_workload(layers, workload, self._get_scenario(number))
-            strategy = load_scenario(self._get_scenario(number)).workload.strategy
-            obstacle = find_resume_obstacle(strategy)
+            loaded = load_scenario(self._get_scenario(number)).workload
+            obstacle = find_resume_obstacle(loaded.strategy)
             if obstacle is not None:
-                rule, fix = obstacle
-                raise InputError(f"{job.name}: {rule} — {fix}")
+                self._seeds[number] = loaded.seed
+                self.notes.append(
+                    f"each turn of {job.name} begins with the weights of the one before and a new"
+                    f" optimizer: {obstacle[0]}"
+                )
 
     def execute(self, turns: Sequence[RoundTurn]) -> list[TurnResult]:
         """Execute the turns of one round.
@@ -133,14 +143,15 @@ class RoundExecutor:
             command=("run", *self.target),
             capture_errors=True,
         )
-        done = _read_turn(job.name, hosts, run)
+        state = WEIGHTS_FILE if turn.job in self._seeds else CHECKPOINT_FILE
+        done = _read_turn(job.name, hosts, run, state)
         self.turns.append(done)
         # Whoever interrupts the schedule keeps what was done so far.
         write_json(self.folder / TURNS_FILE, [asdict(each) for each in self.turns])
         if done.problem:
             return self._note_failure(turn, done)
         self._failures[turn.job] = 0
-        self._checkpoints[turn.job] = (Path(done.run) / CHECKPOINT_FILE).absolute()
+        self._states[turn.job] = (Path(done.run) / state).absolute()
         self.report(f"{job.name}: {done.steps} steps in {done.took_s:.2f} s on {', '.join(hosts)}")
         return TurnResult(float(done.steps), done.took_s)
 
@@ -152,17 +163,26 @@ class RoundExecutor:
                 f"{done.job}: failed {failures} times, one after another: {done.problem} — look at"
                 f" {done.run or self.runs}"
             )
-        # Its hosts are lost for this round; the job goes on from its last checkpoint.
+        # Its hosts are lost for this round; the job goes on from the end of its last turn.
         return TurnResult(0.0, turn.round_s)
 
     def _list_overrides(self, turn: RoundTurn, hosts: Sequence[str]) -> Iterable[str]:
         yield f"workload.placement.workers={json.dumps([*hosts])}"
-        steps = self.cluster.jobs[turn.job].steps
+        seed, before = self._seeds.get(turn.job), self._states.get(turn.job)
+        # A checkpoint counts all steps, and weights none.
+        steps = self.cluster.jobs[turn.job].steps if seed is None else math.ceil(turn.steps_left)
         yield f"workload.stop={{steps: {steps}, time: {turn.round_s:g}s}}"
-        yield f"workload.checkpoint_every={_NEVER}"
-        if turn.job in self._checkpoints:
+        if seed is None:
+            yield f"workload.checkpoint_every={_NEVER}"
+        else:
+            yield "workload.save_weights=true"
+            # Another order of the samples than in the turns before.
+            name = self.cluster.jobs[turn.job].name
+            yield f"workload.seed={seed + sum(each.job == name for each in self.turns)}"
+        if before is not None:
+            key = "resume" if seed is None else "initial_weights"
             # Quoted, since a path may mean something else in YAML.
-            yield f"workload.resume={json.dumps(str(self._checkpoints[turn.job]))}"
+            yield f"workload.{key}={json.dumps(str(before))}"
 
 
 def assign_hosts(
@@ -197,7 +217,7 @@ def assign_hosts(
     return kept
 
 
-def _read_turn(job: str, hosts: tuple[str, ...], run: SubprocessRun) -> ExecutedTurn:
+def _read_turn(job: str, hosts: tuple[str, ...], run: SubprocessRun, state: str) -> ExecutedTurn:
     result = run.result or {}
     folder = str(result.get("folder") or "")
     outcome = result.get("outcome")
@@ -208,8 +228,8 @@ def _read_turn(job: str, hosts: tuple[str, ...], run: SubprocessRun) -> Executed
     steps, took_s = outcome.get("steps"), outcome.get("makespan_s")
     if not isinstance(steps, int) or not isinstance(took_s, (int, float)):
         return ExecutedTurn(job, hosts, 0, 0.0, folder, "it has no number of steps")
-    if not (Path(folder) / CHECKPOINT_FILE).is_file():
-        return ExecutedTurn(job, hosts, 0, 0.0, folder, "it left no checkpoint")
+    if not (Path(folder) / state).is_file():
+        return ExecutedTurn(job, hosts, 0, 0.0, folder, f"it left no {state}")
     if result.get("status") != "done":
         log.warning("%s: %s is %s", job, folder, result.get("status"))
     return ExecutedTurn(job, hosts, steps, float(took_s), folder)

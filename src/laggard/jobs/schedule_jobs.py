@@ -56,11 +56,13 @@ class ExecutedSchedule:
         simulated: schedule by predicted throughputs.
         executed: schedule by what the jobs did.
         turns: turns in the order in which they ended.
+        notes: sentences about how jobs went on in their turns.
     """
 
     simulated: ClusterSchedule
     executed: ClusterSchedule
     turns: tuple[ExecutedTurn, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def share_differences(self) -> FloatArray:
@@ -104,7 +106,7 @@ def execute_jobs(
         executor: executor of the rounds of this cluster.
 
     Raises:
-        InputError: the cluster has no workloads, or one cannot go on from a checkpoint.
+        InputError: the cluster has no workloads.
         DeploymentError: a job failed three times, one after another.
     """
     executor.prepare()
@@ -115,6 +117,7 @@ def execute_jobs(
         _schedule(cluster, f"{policy.name}, simulated", simulated),
         _schedule(cluster, f"{policy.name}, executed", executed),
         tuple(executor.turns),
+        tuple(executor.notes),
     )
 
 

@@ -65,8 +65,9 @@ def format_execution(cluster: SharedCluster, schedule: ExecutedSchedule) -> str:
     failed = sum(bool(turn.problem) for turn in schedule.turns)
     if failed:
         lines.append(
-            f"{format_count(failed, 'turn')} failed, and the jobs went on from their checkpoints"
+            f"{format_count(failed, 'turn')} failed, and the jobs went on from the turns before"
         )
+    lines += [f"note: {each}" for each in schedule.notes]
     return "\n".join(lines)
 
 
@@ -78,6 +79,7 @@ def build_execution_document(
     document["share_differences"] = dict(
         zip((job.name for job in cluster.jobs), schedule.share_differences.tolist(), strict=True)
     )
+    document["notes"] = [*cluster.notes, *schedule.notes]
     document["turns"] = [{**asdict(turn), "hosts": list(turn.hosts)} for turn in schedule.turns]
     return document
 

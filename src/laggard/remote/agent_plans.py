@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from laggard.remote.agent.host_limits import get_drive_folder
-from laggard.remote.agent.messages import RESUMED_FILE, AgentPlan
+from laggard.remote.agent.messages import SENT_FILES, AgentPlan
 from laggard.remote.provision import ProvisionedNodes
 from laggard.scenario.load import Scenario
 from laggard.workloads.devices import on_devices
@@ -84,7 +84,7 @@ def build_agent_plans(
         drives = {name: get_drive_folder(folder) / name for name in scenario.drives}
         workers = (
             plan_workers(
-                _resume_on_node(scenario.workload, folder),
+                _name_sent_files(scenario.workload, folder),
                 scenario.hosts,
                 folder / "workers",
                 init_method=rendezvous_url,
@@ -117,11 +117,17 @@ def build_agent_plans(
     return plans
 
 
-def _resume_on_node(workload: Workload, folder: Path) -> Workload:
-    """Return a workload that goes on from the node's copy of its checkpoint, if it has one."""
-    if workload.resume is None:
-        return workload
-    return workload.model_copy(update={"resume": str(folder / RESUMED_FILE)})
+def list_sent_files(workload: Workload) -> Mapping[str, Path]:
+    """Return the files of a workload that nodes get, by their names there."""
+    files = {SENT_FILES[key]: getattr(workload, key) for key in SENT_FILES}
+    return {name: Path(file) for name, file in files.items() if file is not None}
+
+
+def _name_sent_files(workload: Workload, folder: Path) -> Workload:
+    """Return a workload that names the copies of its files on a node."""
+    sent = list_sent_files(workload)
+    copies = {key: str(folder / name) for key, name in SENT_FILES.items() if name in sent}
+    return workload.model_copy(update=copies)
 
 
 def _find_limited_hosts(scenario: Scenario) -> frozenset[str]:

@@ -124,8 +124,9 @@ def fetch_results(
     )
     _write_traffic_counters(list(sources.values()), run_folder)
     output_dir = WorkerOutputDir(fetched[head] / "workers")
-    if output_dir.checkpoint.exists():
-        shutil.copy(output_dir.checkpoint, run_folder / output_dir.checkpoint.name)
+    for path in (output_dir.checkpoint, output_dir.weights):
+        if path.exists():
+            shutil.copy(path, run_folder / path.name)
     done = read_training_end(output_dir.done)
     shutil.rmtree(fetched_folder)
     return FetchedResults(has_begun=True, done=done, missing_hosts=missing)
@@ -177,6 +178,7 @@ def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -
     for evaluator_path, head_path in (
         (evaluated.evaluations, head.evaluations),
         (evaluated.done, head.done),
+        (evaluated.weights, head.weights),
     ):
         if evaluator_path.exists():
             shutil.copy(evaluator_path, head_path)

@@ -23,7 +23,7 @@ from laggard.layers_services.ssh.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh.ssh_config import write_ssh_config
 from laggard.network_emulation.links.backend import LinkBackend
 from laggard.remote.agent.operations import FINGERPRINT, LEAVE
-from laggard.remote.agent_plans import find_evaluator_host, plan_agents
+from laggard.remote.agent_plans import find_evaluator_host, list_sent_files, plan_agents
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.e2clab_stages import E2clabStages, deploy_e2clab_stages
 from laggard.remote.experiment import run_experiment
@@ -36,7 +36,7 @@ from laggard.remote.provision import (
     plan_machines,
     provision_nodes,
 )
-from laggard.remote.send_checkpoint import send_checkpoint
+from laggard.remote.send_workload_files import send_workload_files
 from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
 from laggard.run_folder.collect import analyze_training, report_untrained_run
@@ -233,10 +233,9 @@ def _run_on_nodes(
             agent_pool.start()
             # Any request would do: its reply shows that the agent runs and has accepted its plan.
             agent_pool.call_all(FINGERPRINT, timeout_s=60.0)
-        if scenario.trains and scenario.workload.resume is not None:
-            with journal.stage("send checkpoint"):
-                checkpoint = Path(scenario.workload.resume)
-                send_checkpoint(checkpoint, provisioned.nodes, plans)
+        if scenario.trains and (files := list_sent_files(scenario.workload)):
+            with journal.stage("send files", ", ".join(files)):
+                send_workload_files(files, provisioned.nodes, plans)
         with apply_emulation(scenario, provisioned, agent_pool, context) as links:
             stages.run("prepare")
             if not scenario.trains:

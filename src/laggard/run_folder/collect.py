@@ -63,8 +63,9 @@ def collect_streams(folder: Path, scenario: Scenario, dilation: Dilation) -> Tra
     output_dir = WorkerOutputDir(folder / STREAMS_FOLDER)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     collect(output_dir.folder, folder, scenario.ranks, dilation, scenario.shares, sampled)
-    if output_dir.checkpoint.exists():
-        shutil.move(output_dir.checkpoint, folder / output_dir.checkpoint.name)
+    for path in (output_dir.checkpoint, output_dir.weights):
+        if path.exists():
+            shutil.move(path, folder / path.name)
     return read_training_end(output_dir.done)
 
 

@@ -45,8 +45,8 @@ from laggard.workloads.tracing.heartbeat import PHASES
 LOG_CHUNK_BYTES = 1 << 16
 """Most bytes of a log that one message carries."""
 
-RESUMED_FILE = "resumed.pt"
-"""Name of the checkpoint from which a training goes on, in the run's folder on a node."""
+SENT_FILES = {"resume": "resumed.pt", "initial_weights": "initial_weights.pt"}
+"""Names of the files of a workload that a node gets, in the run's folder there, by their keys."""
 
 _MOST_RANKS_OF_NODE = 4096
 _MOST_LINES = 10_000

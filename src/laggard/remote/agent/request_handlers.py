@@ -23,7 +23,7 @@ from laggard.core.provenance.fingerprint import describe_machine
 from laggard.layers_services.local.janitor import Janitor, is_running, run_name
 from laggard.network_emulation.fidelity.measure import EchoProbe, ProbeEndpoint, measure_rtt
 from laggard.network_emulation.fidelity.probes.apart import FlowProbe, Sink, send_flow
-from laggard.remote.agent.messages import RESUMED_FILE
+from laggard.remote.agent.messages import SENT_FILES
 from laggard.workloads.output.worker_output import write_whole
 
 CURRENT_NETWORK_NAMESPACE = Path("/proc/self/ns/net")
@@ -163,7 +163,7 @@ def _parse_words(value: JsonValue) -> list[str]:
 
 
 def _is_fetched(path: Path, folder: Path) -> bool:
-    """Return whether a file is fetched: no prepared data, checkpoint, memory or snapshot."""
+    """Return whether a file is fetched: no data that was sent or prepared, memory or snapshot."""
     relative = path.relative_to(folder)
     passing = relative.is_relative_to("workers/data") or relative.is_relative_to("drives")
     is_snapshot = relative.name.lstrip(".").startswith("snapshot-")
@@ -171,7 +171,7 @@ def _is_fetched(path: Path, folder: Path) -> bool:
         "heartbeat",
         "start_barrier",
         "progress_board",
-        RESUMED_FILE,
+        *SENT_FILES.values(),
         _PROCESSES_FILE,
     }
 
