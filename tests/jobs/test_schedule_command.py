@@ -98,6 +98,9 @@ def test_a_csv_and_gavels_format_have_the_same_jobs(tmp_path: Path) -> None:
         (("fast: 2.0", "fast: {0: 1.0, 2: 2.0}"), "give at least 1 device"),
         (("jobs:", "pairs: [{jobs: [a, z], throughput: {fast: [1, 1]}}]\njobs:"), "z is not the"),
         (("jobs:", "pairs: [{jobs: [a, c], throughput: {slow: [1]}}]\njobs:"), "cluster.yaml:4:"),
+        (("jobs:", "teams: {x: {weight: 2}}\njobs:"), "a: its team is missing"),
+        (("name: a", "team: x, name: a"), "a: its team is x, and `teams` has none"),
+        (("jobs:", "teams: {x: {weight: 0}}\njobs:"), "cluster.yaml:4:"),
     ],
 )
 def test_bad_input_is_one_message(tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -180,3 +183,64 @@ def test_pairs_and_curves_are_read_from_gavels_format(tmp_path: Path) -> None:
     (tmp_path / "speeds.json").write_text(json.dumps(speeds))
     with pytest.raises(InputError, match="are not two numbers"):
         read_jobs(tmp_path / "jobs.trace", tmp_path / "speeds.json", ["t"])
+
+
+def test_pairs_may_name_kinds_of_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(SHARED)
+    (by_name,) = schedule(path)["schedules"]
+    kinds = SHARED.replace("name: b,", "name: b, kind: x,").replace("name: c,", "name: c, kind: y,")
+    path.write_text(kinds.replace("[c, b]", "[y, x]"))
+    assert schedule(path)["schedules"] == [by_name]
+
+
+def test_teams_share_by_their_weights(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    jobs = "".join(
+        f"  - {{name: {team}{n}, team: {team}, steps: 1000, throughput: {{t: 1}}}}\n"
+        for team in ("many", "few")
+        for n in range(4)
+    )
+    path.write_text(
+        "types: {t: {count: 4}}\nround: 10s\nreallocate: 10s\npolicy: hierarchical\n"
+        "teams: {many: {weight: 1}, few: {weight: 3}}\njobs:\n" + jobs
+    )
+    (only,) = schedule(path)["schedules"]
+    finish_s = {job["name"]: job["finish_s"] for job in only["jobs"]}
+    # Three of four devices for 4000 steps, and then all of them for the other team.
+    assert finish_s["few0"] == pytest.approx(4000 / 3, rel=0.03)
+    assert finish_s["many0"] == pytest.approx(2000, rel=0.03)
+
+
+def test_a_page_shows_all_jobs_and_what_fairness_costs(tmp_path: Path) -> None:
+    path, page = tmp_path / "cluster.yaml", tmp_path / "page.html"
+    path.write_text(CLUSTER.replace("name: a,", 'name: "<a>",'))
+    schedule(path, "--policy=las", "--policy=makespan", f"--report={page}")
+    text = page.read_text()
+    assert "Under las, all jobs have ended after" in text
+    assert "the fairest" in text
+    assert "&lt;a&gt;" in text
+    assert "<a>" not in text
+    assert "1 of 3 jobs cannot run on fast" in text
+    assert 'src="page.svg"' in text
+    assert "<svg" in (tmp_path / "page.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--report", "page.pdf"), "give a file that ends in .html"),
+        (("--report", "missing/page.html"), "its folder does not exist"),
+        (("--hosts", "machines.yaml"), "--hosts: valid only with --on ssh, not without it"),
+        (("--on", "local"), "has no `layers`"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER)
+    found = CliRunner().invoke(main, ["schedule", str(path), *words])
+    assert found.exit_code == 2, found.output
+    assert message in found.output

@@ -235,15 +235,22 @@ def print_simulation(
     type=click.Path(path_type=Path),
     help="Also draw who runs where, and the completion times, to this file, .svg or .png.",
 )
-@optional_testbed_options
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write a page with the figure and all jobs to this file, .html.",
+)
 @runs_option
 @json_option
 @keep_own_status
 @handle_errors
+@optional_testbed_options
 def print_schedules(
     cluster: Path,
     policies: tuple[str, ...],
     figure: Path | None,
+    report: Path | None,
     target: TargetTestbed | None,
     runs: Path,
     as_json: bool,
@@ -256,20 +263,25 @@ def print_schedules(
     from laggard.jobs.cluster_file import load_cluster
     from laggard.jobs.schedule_jobs import schedule_jobs
     from laggard.jobs.schedule_output import build_schedule_document, format_schedules
+    from laggard.jobs.schedule_page import require_page_path, write_schedule_page
     from laggard.workloads.scheduling.registry import POLICIES, get_policy
 
     _require_figure(figure)
+    if report is not None:
+        require_page_path(report)
     found = load_cluster(cluster)
     names = tuple(POLICIES) if policies == ("all",) else policies
     if target is not None:
         policy = [*map(get_policy, names), found.policy][0]
-        _run_schedule(found, policy, target, figure, runs, as_json)
+        _run_schedule(found, policy, target, figure, report, runs, as_json)
         return
     schedules = schedule_jobs(found, [get_policy(name) for name in names] or [found.policy])
     if figure is not None:
         from laggard.jobs.schedule_figure import save_schedule_figure
 
         save_schedule_figure(found, schedules, figure)
+    if report is not None:
+        write_schedule_page(found, schedules, report)
     print_text(
         json.dumps(build_schedule_document(found, schedules), indent=2)
         if as_json
@@ -282,6 +294,7 @@ def _run_schedule(
     policy: Policy,
     target: TargetTestbed,
     figure: Path | None,
+    report: Path | None,
     runs: Path,
     as_json: bool,
 ) -> None:
@@ -290,6 +303,7 @@ def _run_schedule(
     from laggard.jobs.schedule_figure import save_schedule_figure
     from laggard.jobs.schedule_jobs import execute_jobs
     from laggard.jobs.schedule_output import build_execution_document, format_execution
+    from laggard.jobs.schedule_page import write_schedule_page
     from laggard.run_folder.store import new_run_id
 
     folder = runs / "schedules" / f"{cluster.name}-{new_run_id()}"
@@ -300,12 +314,15 @@ def _run_schedule(
     document = build_execution_document(cluster, executed)
     write_json(folder / "schedule.json", document)
     both = (executed.executed, executed.simulated)
-    save_schedule_figure(cluster, both, figure or folder / "schedule.svg")
+    page = report or folder / "schedule.html"
+    write_schedule_page(cluster, both, page, executed)
+    if figure is not None:
+        save_schedule_figure(cluster, both, figure)
     if as_json:
         print_text(json.dumps(document, indent=2))
     else:
         print_text(format_execution(cluster, executed))
-        print_text(f"schedule: {folder / 'schedule.json'}, {figure or folder / 'schedule.svg'}")
+        print_text(f"schedule: {folder / 'schedule.json'}, {page}")
 
 
 @click.command("place")

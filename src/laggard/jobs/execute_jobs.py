@@ -2,9 +2,10 @@
 
 A turn is a run of its own: a job trains on its hosts until the round ends, and goes on in its next
 turn, on whatever hosts. It goes on from a checkpoint if its strategy has one with the whole state.
-Otherwise it begins with the weights of the turn before, a new optimizer and another seed. Turns of one round
-are executed one after another. In virtual time they are side by side: they have no host in common,
-so none would slow another one down, unless their links share a bottleneck.
+Otherwise it begins with the weights of the turn before, a new optimizer and another seed.
+
+Turns of one round are executed one after another. In virtual time they are side by side: they have
+no host in common, so none would slow another one down, unless their links share a bottleneck.
 """
 
 from __future__ import annotations

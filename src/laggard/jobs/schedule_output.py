@@ -30,6 +30,14 @@ def _format_lines(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) 
         f"{cluster.name}: {format_count(len(cluster.jobs), 'job')} on {devices}, simulated in"
         f" rounds of {cluster.options.round_s:g} s"
     )
+    yield from align_columns(format_rows(cluster, schedules))
+    if len({each.policy.partition(",")[0] for each in schedules}) > 1:
+        yield format_price_of_fairness(schedules)
+    yield from (f"note: {each}" for each in cluster.notes)
+
+
+def format_rows(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) -> list[list[str]]:
+    """Return the header and one row of cells for each schedule."""
     priced = any(each.price_per_hour for each in cluster.types)
     header = ["policy", "makespan", "completion", "worst ratio", "fairness"]
     header += [each.name for each in cluster.types] + ["cost"] * priced
@@ -37,25 +45,27 @@ def _format_lines(cluster: SharedCluster, schedules: Sequence[ClusterSchedule]) 
     for each in schedules:
         row = [
             each.policy,
-            _format_hours(each.result.makespan_s),
-            _format_hours(each.mean_completion_s),
+            format_time(each.result.makespan_s),
+            format_time(each.mean_completion_s),
             f"{each.finish_time_ratios.max():.2f}",
             f"{each.fairness:.2f}",
             *map(format_percent, each.utilization),
         ]
         rows.append([*row, _format_cost(each.cost)] if priced else row)
-    yield from align_columns(rows)
-    if len({each.policy.partition(",")[0] for each in schedules}) > 1:
-        yield _format_price_of_fairness(schedules)
-    yield from (f"note: {each}" for each in cluster.notes)
+    return rows
 
 
 def format_execution(cluster: SharedCluster, schedule: ExecutedSchedule) -> str:
     """Format the jobs as they ran beside the simulation."""
     both = (schedule.simulated, schedule.executed)
-    lines = [*_format_lines(cluster, both)]
-    longer = both[1].result.makespan_s / both[0].result.makespan_s - 1
-    lines.append(f"the executed makespan is {100 * longer:+.1f} % relative to the simulated one")
+    lines = [*_format_lines(cluster, both), *format_differences(cluster, schedule)]
+    return "\n".join([*lines, *(f"note: {each}" for each in schedule.notes)])
+
+
+def format_differences(cluster: SharedCluster, schedule: ExecutedSchedule) -> list[str]:
+    """Return sentences on how the executed schedule differs from the simulated one."""
+    longer = schedule.executed.result.makespan_s / schedule.simulated.result.makespan_s - 1
+    lines = [f"the executed makespan is {100 * longer:+.1f} % relative to the simulated one"]
     differences = schedule.share_differences
     place = int(np.abs(differences).argmax())
     lines.append(
@@ -67,8 +77,7 @@ def format_execution(cluster: SharedCluster, schedule: ExecutedSchedule) -> str:
         lines.append(
             f"{format_count(failed, 'turn')} failed, and the jobs went on from the turns before"
         )
-    lines += [f"note: {each}" for each in schedule.notes]
-    return "\n".join(lines)
+    return lines
 
 
 def build_execution_document(
@@ -84,7 +93,8 @@ def build_execution_document(
     return document
 
 
-def _format_price_of_fairness(schedules: Sequence[ClusterSchedule]) -> str:
+def format_price_of_fairness(schedules: Sequence[ClusterSchedule]) -> str:
+    """Return a sentence on how much longer the fairest schedule takes."""
     fairest = max(schedules, key=lambda each: each.fairness)
     fastest = min(schedules, key=lambda each: each.result.makespan_s)
     if fairest is fastest:
@@ -100,7 +110,8 @@ def _format_cost(cost: float) -> str:
     return f"{cost:.2f}" if cost >= 1 else f"{cost:.2g}"
 
 
-def _format_hours(seconds: float) -> str:
+def format_time(seconds: float) -> str:
+    """Return a time in hours, or in seconds if it is less than an hour."""
     return f"{seconds / _HOUR_S:.2f} h" if seconds >= _HOUR_S else f"{seconds:.4g} s"
 
 
