@@ -6,14 +6,18 @@ The matrix of hwloc is that of a POWER8 with four P100 (open-mpi/hwloc,
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from laggard.core.errors import InputError
+from laggard.core.run_schema import FidelityCheck
+from laggard.jobs.place_devices import format_placement, place_devices
 from laggard.jobs.topology_file import read_topology
 from laggard.workloads.scheduling.ring_placement import place_ring
+from tests.command_line import SMALL
 
 HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
@@ -108,3 +112,30 @@ def test_a_csv_has_rates(tmp_path: Path) -> None:
 def test_what_is_no_topology_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, name, text)
+
+
+def test_the_hosts_of_a_run_have_the_rates_that_it_measured(tmp_path: Path) -> None:
+    (tmp_path / "scenario").mkdir()
+    networks = """
+networks:
+  - {src: "cloud.*", dst: "edge.*", delay: 1ms, rate: 100mbit, symmetric: true}
+"""
+    for name, text in {**SMALL, "network.yaml": networks}.items():
+        (tmp_path / "scenario" / name).write_text(text)
+    cloud, edge, far = "cloud.trainer.1.1", "edge.trainer.1.1", "edge.trainer.1.2"
+    check = FidelityCheck(
+        kind="rate", src=cloud, dst=edge, requested=100, measured=80, unit="Mbit/s", tolerance=5,
+        ok=False,
+    )  # fmt: skip
+    (tmp_path / "fidelity.json").write_text(json.dumps([check.model_dump()]))
+    found = read_topology(tmp_path)
+    assert found.names == (cloud, edge, far)
+    # The edge hosts have no limit between them.
+    assert 8000 * found.rates_gb_per_s == pytest.approx(
+        np.array([[0, 80, 100], [100, 0, 200], [100, 200, 0]])
+    )
+    assert found.notes[0] == "5 of 6 links were not measured: as planned"
+    placed = place_devices(found, sizes=[2])
+    assert "2        200 Mbit/s    edge.trainer.1.1 edge.trainer.1.2" in format_placement(placed)
+    with pytest.raises(InputError, match="is no folder of a run"):
+        read_topology(tmp_path / "scenario")

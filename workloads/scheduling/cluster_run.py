@@ -30,12 +30,14 @@ class RoundOptions:
         round_s: seconds of a round.
         allocation_s: least seconds between two allocations.
         preemption_s: seconds that a job loses when it starts, or moves to other devices.
+        overrun: steps that a turn does beyond the last whole one in its round.
         seed: seed of what a policy leaves to chance.
     """
 
     round_s: float = 360.0
     allocation_s: float = 1920.0
     preemption_s: float = 0.0
+    overrun: int = 0
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -346,9 +348,8 @@ class _Cluster:
         speed = present.speed[running, present.kind[running]]
         lost_s = np.where(moved, options.preemption_s, 0.0)
         part = np.minimum(speed * (options.round_s - lost_s), present.steps_left[running])
-        whole = np.minimum(
-            np.floor(speed * (options.round_s - lost_s)), present.steps_left[running]
-        )
+        whole = np.floor(speed * (options.round_s - lost_s)) + options.overrun
+        whole = np.minimum(whole, present.steps_left[running])
         # A job whose steps are longer than a round takes part of one.
         steps = np.where(whole > 0, whole, part)
         return steps, lost_s + steps / speed

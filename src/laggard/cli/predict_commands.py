@@ -349,8 +349,9 @@ def print_placement(
 ) -> None:
     """Choose the devices of a machine with the fastest links.
 
-    TOPOLOGY is hwloc's XML, the output of nvidia-smi topo -m, or a CSV of rates in GB/s. The
-    devices of a job and their order form a ring whose slowest link is as fast as possible.
+    TOPOLOGY is hwloc's XML, the output of nvidia-smi topo -m, a CSV of rates in GB/s, or the folder
+    of a run, whose hosts are the devices. The devices of a job and their order form a ring whose
+    slowest link is as fast as possible.
     """
     from laggard.jobs.place_devices import (
         build_placement_document,

@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 MOST_FAILURES = 3
 """Turns of a job that may fail one after another."""
 
+OVERRUN_STEPS = 2
+"""Steps of a turn beyond those that fit into its round: the first step that begins after the end of
+the round is the last one, so that all workers know of it in time."""
+
 _NEVER = 100_000_000
 """Steps between two checkpoints, of which only that at the end of the turn is meant."""
 

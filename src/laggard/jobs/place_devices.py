@@ -88,10 +88,14 @@ def _format_lines(placement: DevicePlacement) -> Iterator[str]:
         if ring is None:
             rows.append([str(size), "none", "the links connect no ring of so many devices"])
         else:
-            rate = f"{ring.rate:g} GB/s" if np.isfinite(ring.rate) else "none needed"
+            rate = _format_rate(ring.rate) if np.isfinite(ring.rate) else "none needed"
             rows.append([str(size), rate, " ".join(names[each] for each in ring.devices)])
     yield from align_columns(rows)
     yield from (f"note: {note}" for note in list_notes(placement.topology))
+
+
+def _format_rate(gb_per_s: float) -> str:
+    return f"{gb_per_s:g} GB/s" if gb_per_s >= 1 else f"{8000 * gb_per_s:.4g} Mbit/s"
 
 
 def list_notes(topology: DeviceTopology) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.rules.fairness import compute_jain_index
 from laggard.jobs.cluster_file import SharedCluster
-from laggard.jobs.execute_jobs import ExecutedTurn, RoundExecutor
+from laggard.jobs.execute_jobs import OVERRUN_STEPS, ExecutedTurn, RoundExecutor
 from laggard.workloads.scheduling.cluster_run import ClusterResult, run_cluster
 from laggard.workloads.scheduling.policy import Policy
 
@@ -111,7 +111,7 @@ def execute_jobs(
     """
     executor.prepare()
     jobs, types, options = cluster.jobs, cluster.types, cluster.options
-    simulated = run_cluster(jobs, types, policy, options)
+    simulated = run_cluster(jobs, types, policy, replace(options, overrun=OVERRUN_STEPS))
     executed = run_cluster(jobs, types, policy, options, work=executor.execute)
     return ExecutedSchedule(
         _schedule(cluster, f"{policy.name}, simulated", simulated),

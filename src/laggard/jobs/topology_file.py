@@ -1,4 +1,6 @@
-"""Topology of a machine's devices: hwloc's XML, the matrix of `nvidia-smi topo -m`, or a CSV.
+"""Topology of a machine's devices, or of the hosts of a run.
+
+A machine's is hwloc's XML, the matrix of `nvidia-smi topo -m`, or a CSV.
 
 hwloc (`lstopo machine.xml`) writes a matrix `NVLinkBandwidth`, in MB/s. The matrix of nvidia-smi
 has the number of NVLinks (`NV2`), or the kind of the path over PCIe. A CSV has the names of the
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 MAX_BYTES = 16 << 20
+_MBPS_IN_GB_PER_S = 8000.0
 MAX_DEVICES = 1024
 
 NVLINK_GB_PER_S = 25.0
@@ -39,7 +42,7 @@ over several switches, a host bridge, several bridges of a node, and between pro
 
 @dataclass(frozen=True)
 class DeviceTopology:
-    """Rates between the devices of a machine.
+    """Rates between the devices of a machine, or between hosts.
 
     Attributes:
         names: name of each device.
@@ -55,9 +58,16 @@ class DeviceTopology:
 def read_topology(path: Path) -> DeviceTopology:
     """Read a topology.
 
+    Args:
+        path: file, or folder of a run.
+
     Raises:
         InputError: the file is missing, or has no rates between devices.
     """
+    if path.is_dir():
+        found = _read_run(path)
+        _require_rates(path, found)
+        return found
     data = read_bounded(path, MAX_BYTES)
     try:
         text = data.decode("utf-8")
@@ -83,6 +93,41 @@ def _require_rates(path: Path, found: DeviceTopology) -> None:
         raise InputError(f"{path}: two devices have the same name — rename one")
     if not (np.isfinite(rates).all() and (rates >= 0).all()):
         raise InputError(f"{path}: a rate is negative or not finite — give rates of at least 0")
+
+
+def _read_run(folder: Path) -> DeviceTopology:
+    """Return the rates between the hosts of a run, measured where the run has measured them."""
+    from laggard.run_folder.fidelity_checks import load_fidelity
+    from laggard.scenario.load import load_scenario
+
+    if not (folder / "scenario").is_dir():
+        raise InputError(f"{folder}: is no folder of a run — give one, or the file of a topology")
+    scenario = load_scenario(folder / "scenario")
+    names = [host.name for host in scenario.hosts]
+    checks = {
+        (each.src, each.dst): each.measured
+        for each in load_fidelity(folder)
+        if each.kind == "rate" and each.dst is not None
+    }
+    rates = np.zeros((len(names), len(names)))
+    planned = 0
+    for here, src in enumerate(names):
+        for there, dst in enumerate(names):
+            measured = checks.get((src, dst))
+            planned += src != dst and measured is None
+            rate = scenario.links.expected(src, dst).rate_mbps if measured is None else measured
+            rates[here, there] = np.inf if rate is None else rate / _MBPS_IN_GB_PER_S
+    np.fill_diagonal(rates, 0.0)
+    notes = [f"{planned} of {len(names) * (len(names) - 1)} links were not measured: as planned"]
+    unlimited = np.isinf(rates)
+    if unlimited.any():
+        limited = rates[(rates > 0) & ~unlimited]
+        # Any rate above all others gives the same rings.
+        rates[unlimited] = 2 * limited.max() if len(limited) else 1.0
+        notes.append(
+            "a link without a limit counts as twice as fast as the fastest one with a limit"
+        )
+    return DeviceTopology(tuple(names), rates, tuple(notes))
 
 
 def _read_hwloc(path: Path, text: str) -> DeviceTopology:

@@ -147,3 +147,16 @@ def test_wrong_numbers_of_a_job_are_refused(bad: dict[str, object]) -> None:
 def test_a_round_is_longer_than_a_start() -> None:
     with pytest.raises(InputError, match="give longer rounds"):
         RoundOptions(round_s=10.0, preemption_s=10.0)
+
+
+def test_a_turn_may_do_steps_beyond_its_round() -> None:
+    jobs = [ClusterJob("a", 100, {"t": 1.5}), ClusterJob("b", 100, {"t": 1.5})]
+    result = run_cluster(
+        jobs, [DeviceType("t", 1)], POLICIES["las"], RoundOptions(10.0, 10.0, overrun=2)
+    )
+    # 15 steps fit into a round, so a turn has 17, and the last of six turns 15.
+    by_job = [[each for each in result.turns if each.job == job] for job in range(2)]
+    assert [len(each) for each in by_job] == [6, 6]
+    assert by_job[0][0].end_s == pytest.approx(17 / 1.5)
+    assert result.received_s.sum(axis=1) == pytest.approx([100 / 1.5] * 2)
+    assert result.makespan_s == pytest.approx(200 / 1.5)
