@@ -37,7 +37,7 @@ class DeviceType:
 
 
 class TeamOrder(StrEnum):
-    """How the jobs of a team share its part of a cluster."""
+    """Order in which the jobs of a team have its part of a cluster: at the same time, or in turn."""
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
