@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.cli.main import main
 from laggard.core.errors import DeploymentError, InputError
 from laggard.jobs.cluster_file import load_cluster
 from laggard.jobs.execute_jobs import RoundExecutor, assign_hosts
@@ -225,4 +227,46 @@ def test_real_jobs_take_turns_and_one_that_is_killed_loses_no_step(tmp_path: Pat
     (folder,) = (tmp_path / "runs" / "schedules").iterdir()
     assert json.loads((folder / "schedule.json").read_text()) == document
     assert "<svg" in (folder / "schedule.svg").read_text()
+    assert "failed" in (folder / "schedule.html").read_text()
     assert Path(failed[0]["run"]).exists()
+
+
+MEASURED = """\
+layers: continuum
+round: 1s
+reallocate: 1s
+policy: las
+jobs:
+  - {name: one, workload: train.yaml, steps: 60, throughput: {fog: {1: 0.5, 2: 0.75}, edge: 0}}
+"""
+
+
+@pytest.mark.long
+def test_a_job_is_measured_before_it_is_scheduled(tmp_path: Path) -> None:
+    path = make_cluster(tmp_path, MEASURED)
+    words = ["schedule", str(path), "--on", "local", "--measure", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "laggard", *words, "--runs", str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    # It was said to take two minutes, and to be unable to run at the edge.
+    (speeds,) = document["throughput"].values()
+    assert speeds.keys() == {"fog"}
+    assert speeds["fog"] > 5
+    assert f"one: {speeds['fog']:.4g} steps/s on fog.trainer.1.1" in done.stderr
+    simulated, executed = (each["makespan_s"] for each in document["schedules"])
+    assert simulated == pytest.approx(60 / speeds["fog"], rel=0.2)
+    assert executed < 60 / 5
+    page = next((tmp_path / "runs" / "schedules").glob("*/schedule.html")).read_text()
+    assert "the executed makespan is" in page
+    assert page.count(">report</a>") == len(document["turns"])
+
+
+def test_measuring_without_a_testbed_is_refused(tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, ["schedule", str(make_cluster(tmp_path)), "--measure"])
+    assert found.exit_code == 2
+    assert "--measure: valid only with --on" in found.output

@@ -11,12 +11,14 @@ import click
 from laggard.cli.error_handling import handle_errors, keep_own_status
 from laggard.cli.options import json_option, runs_option, scenario_argument, set_option
 from laggard.cli.testbed_options import TargetTestbed, optional_testbed_options
+from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
 if TYPE_CHECKING:
     from laggard.jobs.cluster_file import SharedCluster
+    from laggard.jobs.execute_jobs import RoundExecutor
+    from laggard.jobs.schedule_jobs import ExecutedSchedule
     from laggard.predict.revocable import RevocationOptions
-    from laggard.workloads.scheduling.policy import Policy
 
 
 _recorded_option = click.option(
@@ -241,6 +243,11 @@ def print_simulation(
     metavar="FILE",
     help="Also write a page with the figure and all jobs to this file, .html.",
 )
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="With --on: first measure the speed of each job, in one turn on each type of device.",
+)
 @runs_option
 @json_option
 @keep_own_status
@@ -251,6 +258,7 @@ def print_schedules(
     policies: tuple[str, ...],
     figure: Path | None,
     report: Path | None,
+    measure: bool,
     target: TargetTestbed | None,
     runs: Path,
     as_json: bool,
@@ -261,7 +269,7 @@ def print_schedules(
     policy or several. With --on, the workloads are also run, under the first policy.
     """
     from laggard.jobs.cluster_file import load_cluster
-    from laggard.jobs.schedule_jobs import schedule_jobs
+    from laggard.jobs.schedule_jobs import execute_jobs, schedule_jobs
     from laggard.jobs.schedule_output import build_schedule_document, format_schedules
     from laggard.jobs.schedule_page import require_page_path, write_schedule_page
     from laggard.workloads.scheduling.registry import POLICIES, get_policy
@@ -273,8 +281,12 @@ def print_schedules(
     names = tuple(POLICIES) if policies == ("all",) else policies
     if target is not None:
         policy = [*map(get_policy, names), found.policy][0]
-        _run_schedule(found, policy, target, figure, report, runs, as_json)
+        executor = _create_executor(found, target, runs)
+        executed = execute_jobs(policy, executor, measure=measure)
+        _show_execution(executor, executed, figure, report, as_json)
         return
+    if measure:
+        raise InputError("--measure: valid only with --on, since it runs the jobs; omit it")
     schedules = schedule_jobs(found, [get_policy(name) for name in names] or [found.policy])
     if figure is not None:
         from laggard.jobs.schedule_figure import save_schedule_figure
@@ -289,28 +301,29 @@ def print_schedules(
     )
 
 
-def _run_schedule(
-    cluster: SharedCluster,
-    policy: Policy,
-    target: TargetTestbed,
-    figure: Path | None,
-    report: Path | None,
-    runs: Path,
-    as_json: bool,
-) -> None:
-    from laggard.core.files.output_files import write_json
+def _create_executor(cluster: SharedCluster, target: TargetTestbed, runs: Path) -> RoundExecutor:
     from laggard.jobs.execute_jobs import RoundExecutor
-    from laggard.jobs.schedule_figure import save_schedule_figure
-    from laggard.jobs.schedule_jobs import execute_jobs
-    from laggard.jobs.schedule_output import build_execution_document, format_execution
-    from laggard.jobs.schedule_page import write_schedule_page
     from laggard.run_folder.store import new_run_id
 
     folder = runs / "schedules" / f"{cluster.name}-{new_run_id()}"
-    executor = RoundExecutor(
+    return RoundExecutor(
         cluster, folder, runs, lambda line: click.echo(line, err=True), target.arguments
     )
-    executed = execute_jobs(cluster, policy, executor)
+
+
+def _show_execution(
+    executor: RoundExecutor,
+    executed: ExecutedSchedule,
+    figure: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    from laggard.core.files.output_files import write_json
+    from laggard.jobs.schedule_figure import save_schedule_figure
+    from laggard.jobs.schedule_output import build_execution_document, format_execution
+    from laggard.jobs.schedule_page import write_schedule_page
+
+    cluster, folder = executor.cluster, executor.folder
     document = build_execution_document(cluster, executed)
     write_json(folder / "schedule.json", document)
     both = (executed.executed, executed.simulated)

@@ -15,7 +15,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from laggard.campaign.run_subprocess import SubprocessRun, run_in_subprocess
@@ -122,6 +122,47 @@ class RoundExecutor:
                     f" optimizer: {obstacle[0]}"
                 )
 
+    def measure(self) -> None:
+        """Measure the steps per second of every job: one turn on each type that can run it.
+
+        Speeds on other numbers of devices keep their ratios to the one that is measured.
+
+        Raises:
+            DeploymentError: a turn failed.
+        """
+        jobs = []
+        for number, job in enumerate(self.cluster.jobs):
+            measured = {
+                kind: self._measure(number, hosts[: job.scale])
+                for kind, hosts in self._layers.items()
+                if job.throughput.get(kind, 0.0) > 0 and job.scale <= len(hosts)
+            }
+            curves = {
+                kind: {
+                    devices: speed * measured[kind] / job.throughput[kind]
+                    for devices, speed in job.get_curve(kind).items()
+                }
+                for kind in measured
+            }
+            jobs.append(replace(job, throughput=measured, curves=curves))
+        self.cluster = replace(self.cluster, jobs=tuple(jobs))
+
+    def _measure(self, number: int, hosts: Sequence[str]) -> float:
+        job, round_s = self.cluster.jobs[number], self.cluster.options.round_s
+        words = [
+            f"workload.placement.workers={json.dumps([*hosts])}",
+            f"workload.stop={{steps: {job.steps}, time: {round_s:g}s}}",
+        ]
+        done = _read_turn(job.name, tuple(hosts), self._run(number, words))
+        if done.problem:
+            raise DeploymentError(
+                f"{job.name}: could not be measured on {', '.join(hosts)}: {done.problem} — look at"
+                f" {done.run or self.runs}"
+            )
+        speed = done.steps / done.took_s
+        self.report(f"{job.name}: {speed:.4g} steps/s on {', '.join(hosts)}")
+        return speed
+
     def execute(self, turns: Sequence[RoundTurn]) -> list[TurnResult]:
         """Execute the turns of one round.
 
@@ -141,13 +182,7 @@ class RoundExecutor:
 
     def _execute(self, turn: RoundTurn) -> TurnResult:
         job, hosts = self.cluster.jobs[turn.job], self._hosts[turn.job]
-        run = run_in_subprocess(
-            self._get_scenario(turn.job),
-            [*self._list_overrides(turn, hosts)],
-            self.runs,
-            command=("run", *self.target),
-            capture_errors=True,
-        )
+        run = self._run(turn.job, [*self._list_overrides(turn, hosts)])
         state = WEIGHTS_FILE if turn.job in self._seeds else CHECKPOINT_FILE
         done = _read_turn(job.name, hosts, run, state)
         self.turns.append(done)
@@ -159,6 +194,15 @@ class RoundExecutor:
         self._states[turn.job] = (Path(done.run) / state).absolute()
         self.report(f"{job.name}: {done.steps} steps in {done.took_s:.2f} s on {', '.join(hosts)}")
         return TurnResult(float(done.steps), done.took_s)
+
+    def _run(self, number: int, overrides: Sequence[str]) -> SubprocessRun:
+        return run_in_subprocess(
+            self._get_scenario(number),
+            overrides,
+            self.runs,
+            command=("run", *self.target),
+            capture_errors=True,
+        )
 
     def _note_failure(self, turn: RoundTurn, done: ExecutedTurn) -> TurnResult:
         self._failures[turn.job] = failures = self._failures.get(turn.job, 0) + 1
@@ -222,7 +266,10 @@ def assign_hosts(
     return kept
 
 
-def _read_turn(job: str, hosts: tuple[str, ...], run: SubprocessRun, state: str) -> ExecutedTurn:
+def _read_turn(
+    job: str, hosts: tuple[str, ...], run: SubprocessRun, state: str | None = None
+) -> ExecutedTurn:
+    """Return what a run has done; it failed if it left no file of the name `state`."""
     result = run.result or {}
     folder = str(result.get("folder") or "")
     outcome = result.get("outcome")
@@ -233,7 +280,7 @@ def _read_turn(job: str, hosts: tuple[str, ...], run: SubprocessRun, state: str)
     steps, took_s = outcome.get("steps"), outcome.get("makespan_s")
     if not isinstance(steps, int) or not isinstance(took_s, (int, float)):
         return ExecutedTurn(job, hosts, 0, 0.0, folder, "it has no number of steps")
-    if not (Path(folder) / state).is_file():
+    if state is not None and not (Path(folder) / state).is_file():
         return ExecutedTurn(job, hosts, 0, 0.0, folder, f"it left no {state}")
     if result.get("status") != "done":
         log.warning("%s: %s is %s", job, folder, result.get("status"))

@@ -94,22 +94,25 @@ def schedule_jobs(
 
 
 def execute_jobs(
-    cluster: SharedCluster, policy: Policy, executor: RoundExecutor
+    policy: Policy, executor: RoundExecutor, *, measure: bool = False
 ) -> ExecutedSchedule:
     """Run the jobs of a cluster by a policy, and simulate them beside it.
 
     Jobs that share a device are not executed, so that the simulation has none, either.
 
     Args:
-        cluster: cluster with layers and workloads.
         policy: policy that allocates time.
-        executor: executor of the rounds of this cluster.
+        executor: executor of the rounds of a cluster with layers and workloads.
+        measure: whether throughputs are measured first, instead of those of the cluster.
 
     Raises:
         InputError: the cluster has no workloads.
-        DeploymentError: a job failed three times, one after another.
+        DeploymentError: a job failed three times, one after another, or while it was measured.
     """
     executor.prepare()
+    if measure:
+        executor.measure()
+    cluster = executor.cluster
     jobs, types, options = cluster.jobs, cluster.types, cluster.options
     simulated = run_cluster(jobs, types, policy, replace(options, overrun=OVERRUN_STEPS))
     executed = run_cluster(jobs, types, policy, options, work=executor.execute)

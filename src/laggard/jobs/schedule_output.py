@@ -89,6 +89,7 @@ def build_execution_document(
         zip((job.name for job in cluster.jobs), schedule.share_differences.tolist(), strict=True)
     )
     document["notes"] = [*cluster.notes, *schedule.notes]
+    document["throughput"] = {job.name: dict(job.throughput) for job in cluster.jobs}
     document["turns"] = [{**asdict(turn), "hosts": list(turn.hosts)} for turn in schedule.turns]
     return document
 
