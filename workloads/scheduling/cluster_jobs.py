@@ -37,7 +37,7 @@ class DeviceType:
 
 
 class TeamOrder(StrEnum):
-    """Order in which the jobs of a team have its part of a cluster: at the same time, or in turn."""
+    """Order in which jobs of a team have its part of a cluster: all at once, or in turn."""
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
