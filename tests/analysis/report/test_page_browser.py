@@ -59,7 +59,8 @@ addEventListener("load", () => {
 
 USE = """
 <script>
-addEventListener("load", () => {
+// In the next frame, when the page has drawn the timeline: before, its context has no font yet.
+addEventListener("load", () => requestAnimationFrame(() => {
   const costs = {}, shown = {};
   const table = document.querySelector("#stragglers ~ .scroll table");
   const header = [...table.tHead.rows[0].cells].find(e => e.textContent.startsWith("Cost"));
@@ -108,7 +109,7 @@ addEventListener("load", () => {
     parent.postMessage(JSON.stringify({ costs, shown, header: header.firstElementChild.tagName, said: tip,
       colors: [...colors].slice(0, 4000).join(";") }), "*");
   }, 500);
-});
+}));
 </script>
 """
 

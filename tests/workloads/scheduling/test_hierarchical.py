@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
@@ -40,6 +40,7 @@ def share_between_teams(teams: list[JobTeam], priorities: list[FloatArray], tota
     ]
 
 
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10_000),
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
