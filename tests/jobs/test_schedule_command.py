@@ -98,6 +98,8 @@ def test_a_csv_and_gavels_format_have_the_same_jobs(tmp_path: Path) -> None:
         (("fast: 2.0", "fast: {0: 1.0, 2: 2.0}"), "give at least 1 device"),
         (("jobs:", "pairs: [{jobs: [a, z], throughput: {fast: [1, 1]}}]\njobs:"), "z is not the"),
         (("jobs:", "pairs: [{jobs: [a, c], throughput: {slow: [1]}}]\njobs:"), "cluster.yaml:4:"),
+        (("jobs:", "policy: las\nobjective: cost\njobs:"), "either a `policy` or an `objective`"),
+        (("jobs:", "objective: speed\njobs:"), "cluster.yaml:4:"),
         (("jobs:", "teams: {x: {weight: 2}}\njobs:"), "a: its team is missing"),
         (("name: a", "team: x, name: a"), "a: its team is x, and `teams` has none"),
         (("jobs:", "teams: {x: {weight: 0}}\njobs:"), "cluster.yaml:4:"),
@@ -183,6 +185,25 @@ def test_pairs_and_curves_are_read_from_gavels_format(tmp_path: Path) -> None:
     (tmp_path / "speeds.json").write_text(json.dumps(speeds))
     with pytest.raises(InputError, match="are not two numbers"):
         read_jobs(tmp_path / "jobs.trace", tmp_path / "speeds.json", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("objective", "policy"),
+    [("makespan", "makespan"), ("cost", "cost"), ("fairness", "max_min_fairness")],
+)
+def test_an_objective_is_that_of_a_policy(tmp_path: Path, objective: str, policy: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER + f"objective: {objective}\n")
+    assert schedule(path)["schedules"] == schedule(path, f"--policy={policy}")["schedules"]
+
+
+def test_a_curve_of_one_point_is_kept_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(SHARED)
+    note = "on t, b and 1 more can have one number of devices only"
+    assert note in schedule(path)["notes"]
+    path.write_text(SHARED.replace("{1: 4.0, 2: 4.4}", "4.0"))
+    assert note not in str(schedule(path)["notes"])
 
 
 def test_pairs_may_name_kinds_of_jobs(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -44,6 +44,9 @@ from laggard.workloads.scheduling.cluster_run import RoundOptions
 from laggard.workloads.scheduling.device_sharing import is_superlinear
 from laggard.workloads.scheduling.policy import Policy
 from laggard.workloads.scheduling.registry import get_policy
+
+OBJECTIVE_POLICIES = {"makespan": "makespan", "cost": "cost", "fairness": "max_min_fairness"}
+"""Policy of each objective that a workload can have."""
 
 
 class _ClusterModel(BaseModel):
@@ -138,7 +141,8 @@ class ClusterFile(_ClusterModel):
         round_s: seconds of a round.
         allocation_s: least seconds between two allocations.
         preemption_s: seconds that a job loses when it starts or moves.
-        policy: name of the policy.
+        policy: name of the policy; `max_min_fairness` if there is neither it nor an objective.
+        objective: what the policy optimizes, instead of its name, as in a workload.
         jobs: jobs in the order of their arrivals.
         pairs: kinds of jobs that may share one device, and the steps per second of both, by type.
         teams: weight of each team, and how its jobs share its part; none if no job has a team.
@@ -152,7 +156,8 @@ class ClusterFile(_ClusterModel):
     round_s: DurationS = Field(default=360.0, alias="round")
     allocation_s: DurationS = Field(default=1920.0, alias="reallocate")
     preemption_s: DurationS = Field(default=0.0, alias="preemption")
-    policy: str = "max_min_fairness"
+    policy: str | None = None
+    objective: Literal["makespan", "cost", "fairness"] | None = None
     jobs: tuple[_JobEntry, ...] = ()
     pairs: tuple[_PairEntry, ...] = ()
     teams: dict[str, _TeamEntry] = Field(default_factory=dict)
@@ -179,6 +184,17 @@ class ClusterFile(_ClusterModel):
                     f" `kind` — name two of {', '.join(sorted(known))}"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _require_one_aim(self) -> ClusterFile:
+        if self.policy is not None and self.objective is not None:
+            raise ValueError("a cluster has either a `policy` or an `objective` — give one of them")
+        return self
+
+    @property
+    def policy_name(self) -> str:
+        """Return the name of the policy."""
+        return self.policy or OBJECTIVE_POLICIES[self.objective or "fairness"]
 
     @model_validator(mode="after")
     def _require_teams(self) -> ClusterFile:
@@ -250,7 +266,7 @@ def load_cluster(path: Path) -> SharedCluster:
         path.stem,
         types,
         jobs,
-        get_policy(content.policy),
+        get_policy(content.policy_name),
         options,
         pairs,
         (*_list_notes(jobs, types), *_list_predicted(content.jobs)),
@@ -274,6 +290,11 @@ def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> 
         unable = sum(job.throughput.get(each.name, 0.0) <= 0 for job in jobs)
         if unable:
             notes.append(f"{unable} of {len(jobs)} jobs cannot run on {each.name}")
+        curves = {job.name: job.get_curve(each.name) for job in jobs}
+        single = [name for name, curve in curves.items() if len(curve) == 1 and any(curve.values())]
+        if single and any(len(curve) > 1 for curve in curves.values()):
+            more = f" and {len(single) - 1} more" * (len(single) > 1)
+            notes.append(f"on {each.name}, {single[0]}{more} can have one number of devices only")
         faster = [job.name for job in jobs if is_superlinear(job.get_curve(each.name))]
         if faster:
             more = f" and {len(faster) - 1} more" * (len(faster) > 1)
