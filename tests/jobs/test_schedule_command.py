@@ -200,7 +200,7 @@ def test_an_objective_is_that_of_a_policy(tmp_path: Path, objective: str, policy
 def test_a_curve_of_one_point_is_kept_and_said(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(SHARED)
-    note = "on t, b and 1 more can have one number of devices only"
+    note = "b and 1 more can have one number of devices only"
     assert note in schedule(path)["notes"]
     path.write_text(SHARED.replace("{1: 4.0, 2: 4.4}", "4.0"))
     assert note not in str(schedule(path)["notes"])

@@ -5,7 +5,8 @@ Tensors on a GPU are saved as tensors in the host's memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from pickle import UnpicklingError
@@ -52,14 +53,9 @@ def load_state(path: Path) -> dict[str, object]:
 def save_checkpoint(
     path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Save the state after a step (from 0), from which the training can go on.
-
-    The file appears whole, since a kill could leave half of it.
-    """
-    partial = path.with_suffix(".partial")
+    """Save the state after a step (from 0), from which the training can go on."""
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    save_state(state, partial)
-    partial.rename(path)
+    _save_whole(path, state)
 
 
 def load_checkpoint(
@@ -76,17 +72,14 @@ def load_checkpoint(
     Raises:
         InputError: the file is no checkpoint, or that of another workload, or all steps are done.
     """
-    try:
+    with _refuse_unreadable(
+        f"resume: {path}: is no checkpoint of this workload",
+        "give the checkpoint.pt of a run with the same model and optimizer",
+    ):
         state = _load_bounded(path, model)
         step = state["step"]
         model.load_state_dict(cast("dict[str, torch.Tensor]", state["model"]))
         optimizer.load_state_dict(cast("dict[str, object]", state["optimizer"]))
-    except _UNREADABLE as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(
-            f"resume: {path}: is no checkpoint of this workload: {reason} — give the checkpoint.pt"
-            " of a run with the same model and optimizer"
-        ) from error
     if not isinstance(step, int) or step < 0:
         raise InputError(f"resume: {path}: step {step}: is no number of a step — give a checkpoint")
     if steps is not None and step + 1 >= steps:
@@ -98,13 +91,8 @@ def load_checkpoint(
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    """Save the parameters and buffers of a model, without its optimizer.
-
-    The file appears whole, since a kill could leave half of it.
-    """
-    partial = path.with_suffix(".partial")
-    save_state({"model": model.state_dict()}, partial)
-    partial.rename(path)
+    """Save the parameters and buffers of a model, without its optimizer."""
+    _save_whole(path, {"model": model.state_dict()})
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -113,15 +101,28 @@ def load_weights(path: Path, model: nn.Module) -> None:
     Raises:
         InputError: the file has no weights, or those of another model.
     """
-    try:
+    with _refuse_unreadable(
+        f"initial_weights: {path}: has no weights of this model",
+        "give the weights.pt of a run with the same model and `save_weights`",
+    ):
         state = _load_bounded(path, model)
         model.load_state_dict(cast("dict[str, torch.Tensor]", state["model"]))
+
+
+def _save_whole(path: Path, state: Mapping[str, object]) -> None:
+    """Save a state in a file that appears whole, since a kill could leave half of it."""
+    partial = path.with_suffix(".partial")
+    save_state(state, partial)
+    partial.rename(path)
+
+
+@contextmanager
+def _refuse_unreadable(rule: str, fix: str) -> Iterator[None]:
+    try:
+        yield
     except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
-        raise InputError(
-            f"initial_weights: {path}: has no weights of this model: {reason} — give the weights.pt"
-            " of a run with the same model and `save_weights`"
-        ) from error
+        raise InputError(f"{rule}: {reason} — {fix}") from error
 
 
 def _load_bounded(path: Path, model: nn.Module) -> dict[str, object]:

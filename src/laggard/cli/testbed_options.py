@@ -41,7 +41,7 @@ def testbed_options(command: Command) -> Command:
 
 
 def optional_testbed_options(command: Command) -> Command:
-    """Add these options to a command that runs nothing, with None as `target`, without `--on`."""
+    """Add these options to a command whose `target` is None if it is called without `--on`."""
     return _add_options(command, None, "Also run on this testbed; by default nothing is run.")
 
 

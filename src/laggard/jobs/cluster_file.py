@@ -286,15 +286,14 @@ def _list_types(content: ClusterFile, layers: Path | None) -> tuple[DeviceType, 
 
 def _list_notes(jobs: tuple[ClusterJob, ...], types: tuple[DeviceType, ...]) -> list[str]:
     notes = []
+    single = [job.name for job in jobs if all(len(job.get_curve(each.name)) == 1 for each in types)]
+    if 0 < len(single) < len(jobs):
+        more = f" and {len(single) - 1} more" * (len(single) > 1)
+        notes.append(f"{single[0]}{more} can have one number of devices only")
     for each in types:
         unable = sum(job.throughput.get(each.name, 0.0) <= 0 for job in jobs)
         if unable:
             notes.append(f"{unable} of {len(jobs)} jobs cannot run on {each.name}")
-        curves = {job.name: job.get_curve(each.name) for job in jobs}
-        single = [name for name, curve in curves.items() if len(curve) == 1 and any(curve.values())]
-        if single and any(len(curve) > 1 for curve in curves.values()):
-            more = f" and {len(single) - 1} more" * (len(single) > 1)
-            notes.append(f"on {each.name}, {single[0]}{more} can have one number of devices only")
         faster = [job.name for job in jobs if is_superlinear(job.get_curve(each.name))]
         if faster:
             more = f" and {len(faster) - 1} more" * (len(faster) > 1)
