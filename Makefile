@@ -6,6 +6,9 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
 # start with the files of many tests, so whole runs would come last and the other processes would idle.
 WORKERS := -n $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
+# Tests start hundreds of interpreters, and each would compile Laggard anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test test-all verify docs lint types unit long schemas freeze clean
 
 help:
@@ -41,7 +44,7 @@ lint: install
 	$(BIN)/ruff format --check .
 
 types: install
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 unit: install
 	$(PYTEST) $(WORKERS) -m "not long"

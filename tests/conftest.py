@@ -29,12 +29,16 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Speed is for benchmarks: an example, and making one, may take as long as what runs beside it makes
-# it. The same examples in every run.
+# it. The same examples in every run; continuous integration adds `--hypothesis-profile=thorough`.
 hypothesis.settings.register_profile(
     "suite",
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "thorough", hypothesis.settings.get_profile("suite"), max_examples=100
 )
 hypothesis.settings.load_profile("suite")
 

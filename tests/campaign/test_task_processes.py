@@ -32,6 +32,7 @@ from laggard.campaign.tasks.remote_pools import OarPool, SshPool
 from laggard.layers_services.machine import Access
 from tests.campaign.campaign_folders import SilentDisplay
 from tests.campaign.test_tasks import CELLS, read_rows, run
+from tests.processes import find_below, is_alive
 
 pytestmark = pytest.mark.long
 
@@ -40,11 +41,7 @@ SSHD = "/usr/sbin/sshd"
 
 def list_workers(parent: psutil.Process) -> list[psutil.Process]:
     """The processes of a campaign that compute."""
-    return [
-        each
-        for each in parent.children(recursive=True)
-        if any("spawn_main" in word for word in each.cmdline())
-    ]
+    return find_below(parent, lambda each: any("spawn_main" in word for word in each.cmdline()))
 
 
 class KillingDisplay(SilentDisplay):
@@ -187,7 +184,7 @@ def test_machines_over_ssh_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def is_running(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return is_alive(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
 

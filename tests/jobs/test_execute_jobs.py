@@ -28,6 +28,7 @@ from laggard.workloads.scheduling.cluster_run import (
     run_cluster,
 )
 from laggard.workloads.scheduling.registry import POLICIES
+from tests.processes import find_below
 from tests.scenario.scenario_folders import write
 
 LAYERS = """\
@@ -182,12 +183,13 @@ def test_a_job_that_always_fails_ends_the_schedule(tmp_path: Path) -> None:
 
 def kill_a_worker(parent: psutil.Process, killed: threading.Event) -> None:
     """Kill one rank of a run below a process, as soon as there is one that trains."""
-    while parent.is_running() and not killed.is_set():
-        for each in parent.children(recursive=True):
-            if each.name() == "rank-0" and each.cpu_times().user > 0.05:
-                each.kill()
-                killed.set()
-                return
+    while not killed.is_set():
+        training = find_below(
+            parent, lambda each: each.name() == "rank-0" and each.cpu_times().user > 0.05
+        )
+        if training:
+            training[0].kill()
+            killed.set()
         time.sleep(0.05)
 
 

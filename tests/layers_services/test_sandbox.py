@@ -21,6 +21,7 @@ import pytest
 from laggard.core.errors import DeploymentError
 from laggard.core.termination_signals import SECOND_AFTER_S
 from laggard.layers_services.local import sandbox
+from tests.processes import is_alive
 
 if TYPE_CHECKING:
     from tests.users import Runner
@@ -293,15 +294,8 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [caller, *caller.children(recursive=True)]
 
 
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [each for each in processes if lives(each)]
+    return [each for each in processes if is_alive(each)]
 
 
 def wait_until_gone(processes: list[psutil.Process]) -> None:

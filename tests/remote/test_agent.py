@@ -25,6 +25,7 @@ from laggard.remote.agent.request_handlers import build_manifest, end_agent
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, plan_evaluator, plan_workers
 from laggard.workloads.workload import Workload
 from tests.faults import Fault, holds
+from tests.processes import find_below, is_alive
 
 HOST = "edge.trainer.1.1"
 ADDRESS = "127.0.0.1"
@@ -122,16 +123,17 @@ def test_no_process_is_left_when_files_are_listed(tmp_path: Path) -> None:
         node.until("rank_ready")
         names = {"rank-0", f"sampler-{HOST}"[:15]}
         # A process takes its name some time after it was forked.
-        while not names <= {each.name()[:15] for each in _tree(pid)}:
+        while len(_find_named(pid, names)) < len(names):
             time.sleep(0.05)
         node.ask("finalize_clock")
-        assert not names & {each.name()[:15] for each in _tree(pid)}
+        assert not _find_named(pid, names)
         assert "workers/rank-0.steps.arrow" in node.ask("manifest")
 
 
-def _tree(pid: int) -> list[psutil.Process]:
-    found = psutil.Process(pid).children(recursive=True)
-    return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+def _find_named(pid: int, names: set[str]) -> list[psutil.Process]:
+    return find_below(
+        psutil.Process(pid), lambda each: is_alive(each) and each.name()[:15] in names
+    )
 
 
 @holds(Fault.AGENT_STOPPED)

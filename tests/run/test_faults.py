@@ -16,6 +16,7 @@ import pytest
 from laggard.run_folder.store import list_runs
 from tests.command_line import Laggard, needs_tun
 from tests.faults import Fault, count_finished_steps, holds
+from tests.processes import find_below, is_alive
 
 pytestmark = needs_tun
 
@@ -80,7 +81,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def named(pid: int, name: str) -> psutil.Process:
-    return next(p for p in tree(pid) if p.name() == name)
+    return find_below(psutil.Process(pid), lambda each: each.name() == name)[0]
 
 
 def wait_gone(
@@ -88,16 +89,9 @@ def wait_gone(
 ) -> list[psutil.Process]:
     """The processes that have not ended; those that nobody has waited for yet have."""
     deadline = time.monotonic() + timeout_s
-    while (alive := [p for p in processes if _is_alive(p)]) and time.monotonic() < deadline:
+    while (alive := [p for p in processes if is_alive(p)]) and time.monotonic() < deadline:
         time.sleep(0.02)
     return alive
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def cgroups_of(pid: int) -> list[Path]:

@@ -53,6 +53,7 @@ def set_title(axes: Axes, text: str, width_in: float) -> None:
 
 def to_svg(figure: Figure) -> str:
     """Return the figure as an SVG document; equal figures give equal text."""
+    _lay_out(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Laggard"})
     return buffer.getvalue()
@@ -60,6 +61,14 @@ def to_svg(figure: Figure) -> str:
 
 def to_png(figure: Figure) -> bytes:
     """Return the figure as a PNG image, for slides and printers without SVG."""
+    _lay_out(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": "Laggard"})
     return buffer.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place everything once: with a layout of its own, each format would draw the figure twice."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)

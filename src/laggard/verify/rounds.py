@@ -13,6 +13,7 @@ from laggard.core.run_schema import FidelityCheck
 from laggard.network_emulation.compute.cpu_plan import usable_cores
 from laggard.network_emulation.fidelity.quietness import measure_quietness
 from laggard.run_folder.fidelity_checks import load_fidelity
+from laggard.scenario.load import load_scenario
 from laggard.verify.verification import VerificationRound
 
 SCENARIO = Path(str(files("laggard.experiments") / "verification"))
@@ -46,6 +47,8 @@ def run_rounds(options: VerificationOptions) -> Iterator[VerificationRound]:
         InputError: the scenario or the folder of the runs cannot be used
         KeyboardInterrupt: a signal ended the verification
     """
+    # A mistake in the scenario is told before anything is measured.
+    load_scenario(options.scenario, training=False)
     quiet = 0
     for _ in range(options.most_rounds):
         done = _run_round(options)
