@@ -22,6 +22,7 @@ from laggard.workloads.specification.datasets import (
     SampleSource,
 )
 from laggard.workloads.specification.section import NameOrMapping, Section, named
+from laggard.workloads.specification.stream import RehearsalSpec, StreamSpec
 from laggard.workloads.specification.training import (
     OPTIMIZER_NAMES,
     Objective,
@@ -49,6 +50,13 @@ class Workload(Section):
     )
     dataset: Annotated[DatasetSpec, BeforeValidator(named), NameOrMapping(*DATASET_NAMES)] = Field(
         description="training and test data; some datasets need a folder"
+    )
+    stream: StreamSpec | None = Field(
+        default=None,
+        description="samples that arrive task by task; default: epochs over all of them",
+    )
+    rehearsal: RehearsalSpec | None = Field(
+        default=None, description="old samples of a stream that each worker keeps and trains on"
     )
     samples: SampleSource = Field(
         "stored",

@@ -34,6 +34,11 @@ class CifarSplit:
     def __len__(self) -> int:
         return sum(len(rows) for rows in self.files)
 
+    @property
+    def labels(self) -> Indices:
+        """Return the class of each sample."""
+        return np.concatenate([rows[:, 0] for rows in self.files]).astype(np.int64)
+
     def fetch(self, indices: Indices) -> Raw:
         """Read rows from the mapped files."""
         rows = np.empty((len(indices), ROW_BYTES), dtype=np.uint8)

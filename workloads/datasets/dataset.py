@@ -81,6 +81,15 @@ class CachedSplit(Split, Protocol):
         """Have the next fetch read samples from their storage."""
 
 
+@runtime_checkable
+class LabeledSplit(Split, Protocol):
+    """Samples whose labels are known without fetching them."""
+
+    @property
+    def labels(self) -> Indices:
+        """Return the class of each sample, shape [n]."""
+
+
 @dataclass(frozen=True)
 class Data:
     """Dataset with training and test samples.

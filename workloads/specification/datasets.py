@@ -10,6 +10,8 @@ from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.corrections.names import suggest_name
 from laggard.workloads.specification.callables import is_callable_name
 from laggard.workloads.specification.section import Section
+from laggard.workloads.specification.stream import StreamSpec
+from laggard.workloads.specification.training import Stop
 
 DATASET_NAMES = ("digits", "synthetic", "cifar10", "image_folder")
 
@@ -137,3 +139,11 @@ class DataSettings(Protocol):
     @property
     def seed(self) -> int:
         """Return the seed of the random generators."""
+
+    @property
+    def stop(self) -> Stop:
+        """Return the end of the training."""
+
+    @property
+    def stream(self) -> StreamSpec | None:
+        """Return the order in which samples arrive; None for epochs over all of them."""

@@ -1,0 +1,90 @@
+"""Sections `stream` and `rehearsal` of `workload.yaml`: data that arrives task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import remove_key
+from laggard.workloads.specification.section import Section
+
+_Class = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Births(Section):
+    """Where the samples of a stream are born."""
+
+    concentration: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description=(
+            "parameter of the Dirichlet distribution of each class over the workers; small values"
+            " give a class to few workers"
+        ),
+    )
+    layers: Mapping[str, tuple[_Class, ...]] = Field(
+        default={}, description="classes whose samples are born at the workers of a layer only"
+    )
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Births:
+        if (self.concentration is None) != bool(self.layers):
+            raise broken_rule(
+                "births are either drawn or listed",
+                remove_key(("layers",), "give either `concentration` or `layers`"),
+            )
+        return self
+
+
+class StreamSpec(Section):
+    """Order in which the training samples arrive."""
+
+    kind: Literal["class_incremental", "domain_incremental", "task_free"] = Field(
+        default="class_incremental",
+        description=(
+            "class_incremental (each task has classes of its own), domain_incremental (each task"
+            " has other samples of all classes), or task_free (classes come and go gradually)"
+        ),
+    )
+    tasks: int = Field(default=5, ge=1, le=10_000, description="number of tasks")
+    classes: tuple[tuple[_Class, ...], ...] = Field(
+        default=(), description="classes of each task; default: all, divided evenly"
+    )
+    order: int | None = Field(
+        default=None,
+        ge=0,
+        description="seed of the order of the classes; default: ascending order",
+    )
+    passes: int = Field(
+        default=1, ge=1, le=10_000, description="passes over the samples of each task"
+    )
+    births: Births | None = Field(
+        default=None, description="workers at which samples are born; default: any sample anywhere"
+    )
+
+
+class RehearsalSpec(Section):
+    """Buffer of old samples at every worker."""
+
+    size: int = Field(ge=1, le=100_000_000, description="most samples in a worker's buffer")
+    sample: int = Field(
+        ge=1, le=1_000_000, description="old samples that each worker adds to those of a step"
+    )
+    keep: Literal["reservoir", "class_balanced"] = Field(
+        default="class_balanced",
+        description=(
+            "samples that stay: reservoir (all equally likely) or class_balanced (the same number of"
+            " each class)"
+        ),
+    )
+    exchange: Literal["local", "global"] = Field(
+        default="global",
+        description=(
+            "buffers from which old samples are drawn: local (a worker's own) or global (all, over"
+            " the emulated links)"
+        ),
+    )

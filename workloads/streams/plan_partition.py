@@ -1,0 +1,93 @@
+"""Partition of a workload's training samples: in epochs, or task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.core.errors import InputError
+from laggard.workloads.datasets.dataset import Data, LabeledSplit
+from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.specification.datasets import DataSettings
+from laggard.workloads.specification.stream import StreamSpec
+from laggard.workloads.streams.stream_partition import (
+    StreamPartition,
+    draw_births,
+    place_births,
+)
+from laggard.workloads.streams.task_stream import (
+    TaskStream,
+    build_class_stream,
+    build_domain_stream,
+    build_gradual_stream,
+    require_disjoint,
+    split_classes,
+)
+
+Indices = npt.NDArray[np.int64]
+
+
+def plan_partition(settings: DataSettings, data: Data, tiers: Sequence[str]) -> Partition:
+    """Return the order of the training samples for all ranks and steps.
+
+    Args:
+        settings: settings of the workload.
+        data: its opened dataset.
+        tiers: layer of every rank's host.
+
+    Raises:
+        InputError: the dataset has no such stream, or ends before the training.
+    """
+    samples, ranks = len(data.train), len(tiers)
+    if settings.stream is None:
+        return Partition.of(settings, samples, ranks)
+    if not isinstance(data.train, LabeledSplit):
+        raise InputError(
+            f"stream: the training samples of {settings.dataset.name} have no `labels` to order them"
+            " by — give them that attribute, or return arrays"
+        )
+    labels = data.train.labels
+    planned = StreamPartition(
+        samples,
+        min(settings.batch_size, samples),
+        ranks,
+        settings.seed,
+        stream=build_stream(settings.stream, labels, data.classes, settings.seed),
+        passes=settings.stream.passes,
+        births=_assign_births(settings.stream, labels, tiers, settings.seed),
+    )
+    steps = settings.stop.steps
+    if steps is not None and steps > planned.steps:
+        raise InputError(
+            f"stream: it has {planned.steps} steps of at most {planned.batch_size} samples and ends"
+            f" before the {steps} steps of the training — set workload.stop.steps to"
+            f" {planned.steps}, or give more passes"
+        )
+    return planned
+
+
+def build_stream(spec: StreamSpec, labels: Indices, classes: int, seed: int) -> TaskStream:
+    """Return the tasks of a stream.
+
+    Raises:
+        InputError: a task has no samples, or a class is in two tasks or in none.
+    """
+    if spec.kind == "domain_incremental":
+        return build_domain_stream(labels, spec.tasks, seed)
+    groups = spec.classes or split_classes(classes, spec.tasks, spec.order)
+    require_disjoint(groups, classes)
+    if spec.kind == "task_free":
+        return build_gradual_stream(labels, groups, seed)
+    return build_class_stream(labels, groups)
+
+
+def _assign_births(
+    spec: StreamSpec, labels: Indices, tiers: Sequence[str], seed: int
+) -> Indices | None:
+    if spec.births is None:
+        return None
+    if spec.births.concentration is not None:
+        return draw_births(labels, len(tiers), spec.births.concentration, seed)
+    return place_births(labels, tiers, [*spec.births.layers.items()], seed)
