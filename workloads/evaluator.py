@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +29,14 @@ from laggard.workloads.coordination.start_barrier import (
 )
 from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.datasets import open_data, prepare_data
-from laggard.workloads.datasets.dataset import Data, Split
-from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.datasets.dataset import Data, Indices, Split
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import load_state, save_weights
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
 from laggard.workloads.plan import EvaluatorPlan
+from laggard.workloads.streams.plan_partition import plan_partition
+from laggard.workloads.streams.stream_partition import StreamPartition
+from laggard.workloads.streams.task_accuracies import TaskAccuracies
 from laggard.workloads.training_coordinator import TrainingCoordinator
 from laggard.workloads.workload_model import build_workload_model
 
@@ -72,6 +74,8 @@ def main(argument: str) -> None:
         os.nice(19)
     weights = WorkerOutputDir(plan.output_path).weights if workload.save_weights else None
     judge = _Judge(model, data.test, weights)
+    if workload.stream is not None:
+        judge = _follow_tasks(judge, plan, data)
     if strategy.uses_server:
         _serve_parameter_server(plan, judge)
     elif strategy.sync_mode == "asynchronous":
@@ -88,11 +92,13 @@ class _Judge:
         model: model that gets the weights to evaluate.
         test: test samples.
         weights: file for the weights of the last evaluation; None if they are not saved.
+        tasks: accuracies on the tasks of a stream; None without a stream.
     """
 
     model: nn.Module
     test: Split
     weights: Path | None
+    tasks: TaskAccuracies | None = None
 
     def judge_vector(self, whole: torch.Tensor) -> float:
         """Evaluate a model given as one vector."""
@@ -109,11 +115,26 @@ class _Judge:
         # Before anyone knows the result, since the last one ends the run.
         if self.weights is not None:
             save_weights(self.weights, self.model)
-        return evaluate(self.model, self.test)
+        correct, number = count_correct(self.model, self.test)
+        if self.tasks is not None:
+            self.tasks.write(correct, number)
+        return int(correct.sum()) / len(self.test)
+
+
+def _follow_tasks(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
+    """Return a judge that also records the accuracies on the tasks, those at the start first."""
+    partition = plan_partition(plan.workload, data, plan.world_size)
+    assert isinstance(partition, StreamPartition)
+    output_dir = WorkerOutputDir(plan.output_path)
+    tasks = TaskAccuracies(output_dir.task_accuracies, partition.stream.classes)
+    for task, after in enumerate(np.cumsum(partition.task_steps).tolist()):
+        append_line(output_dir.stream, {"task": task, "last_step": after - 1})
+    tasks.write(*count_correct(judge.model, data.test))
+    return replace(judge, tasks=tasks)
 
 
 def _create_coordinator(plan: EvaluatorPlan, data: Data, judge: _Judge) -> TrainingCoordinator:
-    partition = Partition.of(plan.workload, len(data.train), plan.world_size)
+    partition = plan_partition(plan.workload, data, plan.world_size)
     dtype = next(judge.model.parameters()).dtype
     return TrainingCoordinator(plan, partition, judge.judge_vector, dtype)
 
@@ -188,11 +209,22 @@ def _wait_for_all(start_barrier: StartBarrier, barrier: int) -> int:
 
 def evaluate(model: nn.Module, test: Split) -> float:
     """Return the fraction of the test samples that a model classifies correctly, 0 to 1."""
+    return int(count_correct(model, test)[0].sum()) / len(test)
+
+
+def count_correct(model: nn.Module, test: Split) -> tuple[Indices, Indices]:
+    """Return how many test samples of each class a model classifies correctly, and of how many.
+
+    Both arrays have as many classes, [C], as the samples need.
+    """
     model.eval()
-    correct = 0
+    hits, labels = [], []
     with torch.no_grad():
         for start in range(0, len(test), EVALUATION_BATCH):
             indices = np.arange(start, min(start + EVALUATION_BATCH, len(test)), dtype=np.int64)
             batch = test.prepare(test.fetch(indices))
-            correct += int((model(batch.inputs).argmax(dim=1) == batch.labels).sum())
-    return correct / len(test)
+            hits.append((model(batch.inputs).argmax(dim=1) == batch.labels).numpy())
+            labels.append(batch.labels.numpy())
+    known = np.concatenate(labels)
+    number = np.bincount(known)
+    return np.bincount(known[np.concatenate(hits)], minlength=len(number)), number

@@ -23,6 +23,7 @@ from laggard.workloads.models.model_state import save_checkpoint, save_state
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.strategies.base.strategy import Strategy
+from laggard.workloads.streams.rehearsal import Rehearsal
 from laggard.workloads.tracing.batch_loader import BatchLoader
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -62,6 +63,7 @@ class Loop:
         balancer: balancer of the ranks' shares by speed; None for even shares.
         first_step: step of the whole training with which this run of it begins. Its own records
             count from 0.
+        rehearsal: buffers of old samples that are added to those of each step; None for none.
     """
 
     plan: WorkerPlan
@@ -73,6 +75,7 @@ class Loop:
     drive: Drive | None = None
     balancer: Balancer | None = None
     first_step: int = 0
+    rehearsal: Rehearsal | None = None
     output_dir: WorkerOutputDir = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
@@ -135,6 +138,8 @@ class Loop:
     def _step(self, step: int, begun_ns: int) -> None:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
+        if self.rehearsal is not None:
+            share = self.rehearsal.extend(share, self.rehearsal.draw(step))
         recorder.begin_step(step - self.first_step, begun_ns)
         batch = self.batch_loader.take(share, begun_ns)
         result = self.strategy.step(step, batch, share)

@@ -30,7 +30,7 @@ from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
 from laggard.workloads.datasets import open_data
-from laggard.workloads.datasets.dataset import Data
+from laggard.workloads.datasets.dataset import Data, LabeledSplit
 from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.models.model_state import load_checkpoint
@@ -55,6 +55,8 @@ from laggard.workloads.strategies.base.strategy import (
     TrainingContext,
 )
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
+from laggard.workloads.streams.plan_partition import plan_partition
+from laggard.workloads.streams.rehearsal import Rehearsal
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
@@ -102,7 +104,8 @@ def main(argument: str) -> None:
         _open_drive(plan) as drive,
         Recorder(output_dir, plan.rank, plan.world_size, plan.life) as recorder,
     ):
-        resources = WorkerResources(plan, data, recorder, start_barrier, drive)
+        partition = plan_partition(plan.workload, data, plan.world_size, plan.tiers)
+        resources = WorkerResources(plan, data, recorder, start_barrier, drive, partition)
         if plan.endpoint is None:
             with open_process_group(plan):
                 _train_in_lockstep(resources, output_dir)
@@ -122,6 +125,7 @@ class WorkerResources:
     recorder: Recorder
     start_barrier: StartBarrier
     drive: Drive | None
+    partition: Partition
 
     def context(
         self, endpoint: Endpoint | None = None, peers: PeerConnections | None = None
@@ -176,10 +180,19 @@ class WorkerResources:
             self.plan.workload.samples,
         )
 
-    @property
-    def partition(self) -> Partition:
-        """Assignment of samples to ranks."""
-        return Partition.of(self.plan.workload, len(self.data.train), self.plan.world_size)
+    def create_rehearsal(self) -> Rehearsal | None:
+        """Create the buffers of old samples, if the workload has them."""
+        workload = self.plan.workload
+        if workload.rehearsal is None:
+            return None
+        assert isinstance(self.data.train, LabeledSplit)
+        return Rehearsal(
+            workload.rehearsal,
+            self.partition,
+            self.data.train.labels,
+            self.plan.rank,
+            workload.seed,
+        )
 
 
 def _train_in_lockstep(
@@ -202,6 +215,7 @@ def _train_in_lockstep(
         start_barrier,
         resources.drive,
         first_step=context.first_step,
+        rehearsal=resources.create_rehearsal(),
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
     if plan.rank == 0:

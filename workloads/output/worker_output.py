@@ -87,6 +87,16 @@ class WorkerOutputDir:
         return self.folder / "weights.pt"
 
     @property
+    def stream(self) -> Path:
+        """Return the JSON lines of a stream: the last step of each task."""
+        return self.folder / "stream.jsonl"
+
+    @property
+    def task_accuracies(self) -> Path:
+        """Return the JSON lines of the accuracies on all tasks, those of the initial model first."""
+        return self.folder / "task_accuracies.jsonl"
+
+    @property
     def start_signal(self) -> Path:
         """Return the file that the runner creates when training may begin."""
         return self.folder / "start_signal"

@@ -29,18 +29,22 @@ from laggard.workloads.streams.task_stream import (
 Indices = npt.NDArray[np.int64]
 
 
-def plan_partition(settings: DataSettings, data: Data, tiers: Sequence[str]) -> Partition:
+def plan_partition(
+    settings: DataSettings, data: Data, ranks: int, tiers: Sequence[str] | None = None
+) -> Partition:
     """Return the order of the training samples for all ranks and steps.
 
     Args:
         settings: settings of the workload.
         data: its opened dataset.
-        tiers: layer of every rank's host.
+        ranks: number of ranks.
+        tiers: layer of every rank's host; if None, where samples are born is left out, which
+            changes the samples of ranks, but not how many all have together.
 
     Raises:
         InputError: the dataset has no such stream, or ends before the training.
     """
-    samples, ranks = len(data.train), len(tiers)
+    samples = len(data.train)
     if settings.stream is None:
         return Partition.of(settings, samples, ranks)
     if not isinstance(data.train, LabeledSplit):
@@ -56,7 +60,9 @@ def plan_partition(settings: DataSettings, data: Data, tiers: Sequence[str]) -> 
         settings.seed,
         stream=build_stream(settings.stream, labels, data.classes, settings.seed),
         passes=settings.stream.passes,
-        births=_assign_births(settings.stream, labels, tiers, settings.seed),
+        births=None
+        if tiers is None
+        else _assign_births(settings.stream, labels, tiers, settings.seed),
     )
     steps = settings.stop.steps
     if steps is not None and steps > planned.steps:

@@ -42,9 +42,7 @@ class StreamPartition(Partition):
     @property
     def task_steps(self) -> tuple[int, ...]:
         """Return the number of steps of each task."""
-        return tuple(
-            self.passes * -(-len(task) // self.batch_size) for task in self.stream.tasks
-        )
+        return tuple(self.passes * -(-len(task) // self.batch_size) for task in self.stream.tasks)
 
     @property
     def steps(self) -> int:

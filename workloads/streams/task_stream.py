@@ -121,9 +121,7 @@ def build_domain_stream(labels: Indices, tasks: int, seed: int) -> TaskStream:
     )
 
 
-def build_gradual_stream(
-    labels: Indices, groups: Sequence[Sequence[int]], seed: int
-) -> TaskStream:
+def build_gradual_stream(labels: Indices, groups: Sequence[Sequence[int]], seed: int) -> TaskStream:
     """Return the stream in which classes come and go gradually.
 
     Each sample arrives around the time of its class's group. Tasks are equal parts of this order.

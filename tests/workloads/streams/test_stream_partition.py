@@ -22,9 +22,7 @@ def make(
     labels = np.arange(samples) % 6
     stream = build_class_stream(labels, split_classes(6, tasks, seed))
     births = draw_births(labels, ranks, 0.5, seed) if born else None
-    made = StreamPartition(
-        samples, batch, ranks, seed, stream=stream, passes=passes, births=births
-    )
+    made = StreamPartition(samples, batch, ranks, seed, stream=stream, passes=passes, births=births)
     return made, labels
 
 
@@ -54,8 +52,7 @@ def test_every_sample_is_trained_on_once_a_pass(
         assert partition.samples_through(step) == through
         if born:
             assert all(
-                (partition.births[share.indices] == rank).all()
-                for rank, share in enumerate(shares)
+                (partition.births[share.indices] == rank).all() for rank, share in enumerate(shares)
             )
         if partition.ends_task(step):
             done = np.concatenate(partition.stream.tasks[: task + 1])

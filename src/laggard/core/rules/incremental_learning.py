@@ -55,7 +55,7 @@ def measure_incremental(matrix: FloatArray, initial: FloatArray) -> IncrementalM
             f"accuracies {matrix.shape} and {initial.shape}: give those of all tasks after each"
             " task, and one of the initial model for each"
         )
-    if not all(((0 <= each) & (each <= 1)).all() for each in (matrix, initial)):
+    if not all(((each >= 0) & (each <= 1)).all() for each in (matrix, initial)):
         raise InputError("an accuracy is below 0, above 1 or missing: give all of them")
     last = matrix[-1]
     if tasks == 1:
