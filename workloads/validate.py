@@ -174,6 +174,33 @@ def _check_resumption(workload: Workload, source: YamlSource) -> Iterator[Proble
         )
 
 
+def _check_rehearsal(workload: Workload, source: YamlSource) -> Iterator[Problem]:
+    """Yield a problem if old samples cannot be kept, or cannot be trained on."""
+    strategy, spec = workload.strategy, workload.rehearsal
+    if spec is None:
+        return
+    if workload.stream is None:
+        yield source.locate_problem(
+            ("rehearsal",),
+            "old samples are those of a stream, and there is none",
+            "add `stream`, or remove `rehearsal`",
+        )
+    if strategy.uses_server or strategy.sync_mode == "asynchronous":
+        yield source.locate_problem(
+            ("rehearsal",),
+            f"with {strategy.name} each worker takes steps of its own, so no worker knows how many"
+            " old samples the others add",
+            "use allreduce, ring_allreduce or another strategy in lockstep, or remove `rehearsal`",
+        )
+    classes = sum(map(len, workload.stream.classes)) if workload.stream is not None else 0
+    if spec.size < max(classes, workload.stream.tasks if workload.stream is not None else 0):
+        yield source.locate_problem(
+            ("rehearsal", "size"),
+            f"a buffer of {spec.size} samples cannot hold one of each class",
+            "make it larger",
+        )
+
+
 def _check_churn(
     workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
@@ -323,4 +350,5 @@ def validate(
     yield from _check_requests(workload, ranks, hosts, source)
     yield from _check_strategy(workload, ranks, source)
     yield from _check_resumption(workload, source)
+    yield from _check_rehearsal(workload, source)
     yield from _check_churn(workload, ranks, hosts, source)

@@ -81,10 +81,7 @@ class RehearsalSpec(Section):
             " each class)"
         ),
     )
-    exchange: Literal["local", "global"] = Field(
-        default="global",
-        description=(
-            "buffers from which old samples are drawn: local (a worker's own) or global (all, over"
-            " the emulated links)"
-        ),
+    exchange: Literal["local"] = Field(
+        default="local",
+        description="buffers from which old samples are drawn: local (a worker's own)",
     )
