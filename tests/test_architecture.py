@@ -66,6 +66,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "output",
         "transport",
         "datasets",
+        "streams",
         "models",
         "tracing",
         "compress",

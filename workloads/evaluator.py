@@ -125,10 +125,8 @@ def _follow_tasks(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
     """Return a judge that also records the accuracies on the tasks, those at the start first."""
     partition = plan_partition(plan.workload, data, plan.world_size)
     assert isinstance(partition, StreamPartition)
-    output_dir = WorkerOutputDir(plan.output_path)
-    tasks = TaskAccuracies(output_dir.task_accuracies, partition.stream.classes)
-    for task, after in enumerate(np.cumsum(partition.task_steps).tolist()):
-        append_line(output_dir.stream, {"task": task, "last_step": after - 1})
+    tasks = TaskAccuracies(WorkerOutputDir(plan.output_path), partition)
+    tasks.write_tasks()
     tasks.write(*count_correct(judge.model, data.test))
     return replace(judge, tasks=tasks)
 

@@ -46,7 +46,6 @@ from laggard.workloads.plan import ServerPlan
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
-from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.tracing.batch_loader import fewest_samples
 from laggard.workloads.tracing.step_result import UNKNOWN
 from laggard.workloads.tracing.traffic import write_traffic
@@ -87,7 +86,7 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.output_path)
     workload = plan.workload
     model = build_workload_model(workload, data)
-    partition = plan_partition(workload, data, plan.world_size)
+    partition = Partition.of(workload, len(data.train), plan.world_size)
     strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
     assert isinstance(strategy, ServerParameters)
     keeper = ModelKeeper(model, optimizer, plan.world_size, strategy.compress)

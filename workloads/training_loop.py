@@ -91,6 +91,8 @@ class Loop:
             self._step(step, begun_ns)
             last = self.start_barrier.last_step()
             reason = last[1] if last is not None and step >= last[0] else Reason.NONE
+            if step == self.partition.last_step:
+                reason = reason or Reason.STEPS
             begun_ns = time.monotonic_ns()
             # An evaluation that is due waits for a step after which there is a model to evaluate.
             due = due or self.partition.evaluates_after(step, self._evaluate_every)
@@ -129,17 +131,20 @@ class Loop:
         if is_last_by_steps(step, self.plan.workload.stop):
             self.start_barrier.name_last_step(step, Reason.STEPS)
         elif is_last_by_time(elapsed_s, self.plan.workload.stop):
-            self.start_barrier.name_last_step(self.strategy.next_synchronization(step), Reason.TIME)
+            self.start_barrier.name_last_step(self._next_synchronization(step), Reason.TIME)
         elif self.start_barrier.is_stop_requested:
-            self.start_barrier.name_last_step(
-                self.strategy.next_synchronization(step), Reason.WALLTIME
-            )
+            self.start_barrier.name_last_step(self._next_synchronization(step), Reason.WALLTIME)
+
+    def _next_synchronization(self, step: int) -> int:
+        """Return the step that ends with a synchronization, or the last one with samples."""
+        synchronization, end = self.strategy.next_synchronization(step), self.partition.last_step
+        return synchronization if end is None else min(synchronization, end)
 
     def _step(self, step: int, begun_ns: int) -> None:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
         if self.rehearsal is not None:
-            share = self.rehearsal.extend(share, self.rehearsal.draw(step))
+            share = self.rehearsal.extend(step, share)
         recorder.begin_step(step - self.first_step, begun_ns)
         batch = self.batch_loader.take(share, begun_ns)
         result = self.strategy.step(step, batch, share)

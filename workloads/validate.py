@@ -20,6 +20,7 @@ from laggard.workloads.specification.datasets import (
     Cifar10,
     Digits,
     ImageFolder,
+    Mnist5k,
     OwnDataset,
     Synthetic,
 )
@@ -29,6 +30,11 @@ from laggard.workloads.strategies.base.parameters import (
     Parameters,
 )
 from laggard.workloads.strategies.registry import list_churn_strategies
+from laggard.workloads.streams.validate_stream import (
+    find_rehearsal_warnings,
+    validate_rehearsal,
+    validate_stream,
+)
 from laggard.workloads.workload import Workload
 
 MAX_WORKERS = 500
@@ -37,7 +43,8 @@ DEFAULT_HORIZON_S = 24 * 3600.0
 """Seconds after the first step within which events may begin if `stop` has no time limit."""
 EVALUATIONS_TO_STOP = 3
 DIGITS_TRAIN = 1437
-"""Number of training samples of the `digits` dataset."""
+MNIST_5K_TRAIN = 4000
+"""Numbers of training samples of the datasets."""
 
 
 def validate_placement(
@@ -174,31 +181,37 @@ def _check_resumption(workload: Workload, source: YamlSource) -> Iterator[Proble
         )
 
 
-def _check_rehearsal(workload: Workload, source: YamlSource) -> Iterator[Problem]:
-    """Yield a problem if old samples cannot be kept, or cannot be trained on."""
-    strategy, spec = workload.strategy, workload.rehearsal
-    if spec is None:
-        return
-    if workload.stream is None:
-        yield source.locate_problem(
-            ("rehearsal",),
-            "old samples are those of a stream, and there is none",
-            "add `stream`, or remove `rehearsal`",
-        )
-    if strategy.uses_server or strategy.sync_mode == "asynchronous":
-        yield source.locate_problem(
-            ("rehearsal",),
-            f"with {strategy.name} each worker takes steps of its own, so no worker knows how many"
-            " old samples the others add",
-            "use allreduce, ring_allreduce or another strategy in lockstep, or remove `rehearsal`",
-        )
-    classes = sum(map(len, workload.stream.classes)) if workload.stream is not None else 0
-    if spec.size < max(classes, workload.stream.tasks if workload.stream is not None else 0):
-        yield source.locate_problem(
-            ("rehearsal", "size"),
-            f"a buffer of {spec.size} samples cannot hold one of each class",
-            "make it larger",
-        )
+def _check_stream(
+    workload: Workload, ranks: Sequence[Host], source: YamlSource
+) -> Iterator[Problem]:
+    """Yield a problem if the samples of a stream cannot arrive so, or old ones cannot be kept."""
+    strategy, stream = workload.strategy, workload.stream
+    if stream is not None:
+        if strategy.sync_mode == "asynchronous" or strategy.uses_server:
+            why = (
+                "each worker takes steps of its own, so fast workers would be in later tasks than"
+                " slow ones"
+                if strategy.sync_mode == "asynchronous"
+                else "the model is not evaluated at the end of every task, as a stream needs"
+            )
+            yield source.locate_problem(
+                ("stream",),
+                f"with {strategy.name} {why}",
+                "use allreduce, local_sgd or another strategy in lockstep without a server, or"
+                " remove stream",
+            )
+        layers = [*dict.fromkeys(host.layer for host in ranks)]
+        yield from validate_stream(stream, workload.dataset, layers, source)
+        is_balanced = isinstance(strategy, BalancedParameters) and strategy.balanced_batches
+        if is_balanced and stream.births is not None:
+            rule = "samples that are born at a worker cannot be given to a faster one"
+            fix = "remove balanced_batches, or stream.births"
+            yield source.locate_problem(("strategy", "balanced_batches"), rule, fix)
+        if workload.resume is not None:
+            rule = "accuracies on earlier tasks are not in a checkpoint"
+            yield source.locate_problem(("resume",), rule, "remove it, or stream")
+    if workload.rehearsal is not None:
+        yield from validate_rehearsal(workload.rehearsal, stream, workload.dataset, source)
 
 
 def _check_churn(
@@ -284,6 +297,10 @@ def find_warnings(
             "place two or more workers",
             value="",
         )
+    if workload.rehearsal is not None:
+        yield from find_rehearsal_warnings(
+            workload.rehearsal, workload.batch_size, len(ranks), source
+        )
     train = _count_train_samples(workload)
     if train is not None and workload.batch_size > train:
         rule = (
@@ -319,6 +336,8 @@ def _count_train_samples(workload: Workload) -> int | None:
     """Return the number of training samples; None if only the dataset itself shows it."""
     if isinstance(workload.dataset, OwnDataset | Cifar10 | ImageFolder):
         return None
+    if isinstance(workload.dataset, Mnist5k):
+        return MNIST_5K_TRAIN
     return DIGITS_TRAIN if isinstance(workload.dataset, Digits) else workload.dataset.train
 
 
@@ -350,5 +369,5 @@ def validate(
     yield from _check_requests(workload, ranks, hosts, source)
     yield from _check_strategy(workload, ranks, source)
     yield from _check_resumption(workload, source)
-    yield from _check_rehearsal(workload, source)
+    yield from _check_stream(workload, ranks, source)
     yield from _check_churn(workload, ranks, hosts, source)

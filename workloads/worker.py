@@ -30,7 +30,7 @@ from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
 from laggard.workloads.datasets import open_data
-from laggard.workloads.datasets.dataset import Data, LabeledSplit
+from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.models.model_state import load_checkpoint
@@ -56,7 +56,7 @@ from laggard.workloads.strategies.base.strategy import (
 )
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.streams.plan_partition import plan_partition
-from laggard.workloads.streams.rehearsal import Rehearsal
+from laggard.workloads.streams.rehearsal import plan_rehearsal
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
@@ -180,20 +180,6 @@ class WorkerResources:
             self.plan.workload.samples,
         )
 
-    def create_rehearsal(self) -> Rehearsal | None:
-        """Create the buffers of old samples, if the workload has them."""
-        workload = self.plan.workload
-        if workload.rehearsal is None:
-            return None
-        assert isinstance(self.data.train, LabeledSplit)
-        return Rehearsal(
-            workload.rehearsal,
-            self.partition,
-            self.data.train.labels,
-            self.plan.rank,
-            workload.seed,
-        )
-
 
 def _train_in_lockstep(
     resources: WorkerResources, output_dir: WorkerOutputDir, peers: PeerConnections | None = None
@@ -215,7 +201,9 @@ def _train_in_lockstep(
         start_barrier,
         resources.drive,
         first_step=context.first_step,
-        rehearsal=resources.create_rehearsal(),
+        rehearsal=plan_rehearsal(
+            plan.workload, resources.partition, resources.data.train, plan.rank
+        ),
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
     if plan.rank == 0:

@@ -145,6 +145,14 @@ class Workload(Section):
             raise broken_rule("no such model", advice)
         return name
 
+    def count_worker_samples(self, workers: int) -> int:
+        """Return the samples of a step of one of so many workers, old ones included.
+
+        Workers differ by one sample at most.
+        """
+        old = 0 if self.rehearsal is None else self.rehearsal.sample
+        return -(-self.batch_size // workers) + old
+
     @property
     def churn_entries(self) -> tuple[ChurnEntry, ...]:
         """Return the entries of `churn`; there are none before the lives of machines are drawn."""

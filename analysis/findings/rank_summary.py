@@ -12,6 +12,7 @@ import numpy as np
 
 from laggard.analysis.detection.intervals import MIN_STEPS, running_median
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.findings.stream_result import build_stream_document
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.files.input_files import JsonDocument
@@ -28,8 +29,9 @@ def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, JsonDocum
         analysis: its analysis.
 
     Returns:
-        `makespan_s`, `lost_s`, `unexplained_s`, `unexplained_wait_s`, `reliable`, `steps`, and
-        `ranks`, one object per rank. Values that an analysis does not have are None.
+        `makespan_s`, `lost_s`, `unexplained_s`, `unexplained_wait_s`, `reliable`, `steps`, `stream`
+        (`build_stream_document`), and `ranks`, one object per rank. Values that an analysis does
+        not have are None.
     """
     return {
         "makespan_s": analysis.makespan_s,
@@ -38,6 +40,7 @@ def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, JsonDocum
         "unexplained_wait_s": analysis.unexplained_wait_s,
         "reliable": analysis.costed and analysis.is_reliable,
         "steps": len(analysis.steps),
+        "stream": build_stream_document(run.stream_tasks),
         "ranks": [dict(values) for values in summarize_ranks(run, analysis)],
     }
 

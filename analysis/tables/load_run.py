@@ -32,11 +32,13 @@ from laggard.core.errors import RunFolderError
 from laggard.core.files.input_files import parse_json, read_bounded, read_json
 from laggard.core.run_schema import (
     ALARMS_FILE,
+    STREAM_FILE,
     Alarm,
     Decision,
     FidelityCheck,
     Record,
     RunRecord,
+    StreamTask,
     select_latest_alarms,
 )
 from laggard.core.span_schema import host_schema, link_schema, span_schema, step_schema
@@ -83,6 +85,7 @@ class RunData:
         fidelity: results of the fidelity checks; empty if nothing was checked.
         decisions: decisions that the strategy made during the run.
         alarms: live alarms, each in its last state.
+        stream_tasks: tasks of the stream of samples; empty without a stream.
     """
 
     folder: Path
@@ -94,6 +97,7 @@ class RunData:
     fidelity: tuple[FidelityCheck, ...]
     decisions: tuple[Decision, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    stream_tasks: tuple[StreamTask, ...] = ()
     # Results of `memoize`; they depend on the other fields only and are not compared.
     _memo: dict[Callable[[RunData], object], object] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -184,6 +188,7 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
         fidelity=_read_list(folder / "fidelity.json", FidelityCheck, "fidelity checks"),
         decisions=_read_list(folder / "decisions.json", Decision, "decisions"),
         alarms=read_alarms(folder / ALARMS_FILE),
+        stream_tasks=_read_stream_tasks(folder / STREAM_FILE),
     )
 
 
@@ -208,6 +213,14 @@ def _read_list(path: Path, kind: type[_R], contents: str) -> tuple[_R, ...]:
         return documents.validate_python(read_json(path))
     except ValueError as error:
         raise RunFolderError(f"{path}: not a valid list of {contents}: {error}") from error
+
+
+def _read_stream_tasks(path: Path) -> tuple[StreamTask, ...]:
+    tasks = _read_list(path, StreamTask, "tasks")
+    evaluated = {each.steps for each in tasks}
+    if len(evaluated) > 1 or any(len(each.steps) != len(each.accuracies) for each in tasks):
+        raise RunFolderError(f"{path}: the tasks do not have the same evaluations")
+    return tasks
 
 
 def read_alarms(path: Path) -> tuple[Alarm, ...]:

@@ -18,6 +18,7 @@ from laggard.workloads.specification.datasets import (
     DataSettings,
     Digits,
     ImageFolder,
+    Mnist5k,
     Synthetic,
 )
 
@@ -107,6 +108,10 @@ def _create_arrays(settings: DataSettings) -> Arrays | None:
         from laggard.workloads.datasets import digits
 
         return digits.load()
+    if isinstance(spec, Mnist5k):
+        from laggard.workloads.datasets import mnist_5k
+
+        return mnist_5k.load()
     if isinstance(spec, Synthetic):
         from laggard.workloads.datasets import synthetic
 

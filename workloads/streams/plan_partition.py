@@ -49,8 +49,8 @@ def plan_partition(
         return Partition.of(settings, samples, ranks)
     if not isinstance(data.train, LabeledSplit):
         raise InputError(
-            f"stream: the training samples of {settings.dataset.name} have no `labels` to order them"
-            " by — give them that attribute, or return arrays"
+            f"stream: the training samples of {settings.dataset.name} have no `labels` to order"
+            " them by — give them that attribute, or return arrays"
         )
     labels = data.train.labels
     planned = StreamPartition(

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from laggard.workloads.datasets.dataset import LabeledSplit, Split
 from laggard.workloads.datasets.partition import Partition, Share
+from laggard.workloads.specification.datasets import DataSettings
 from laggard.workloads.specification.stream import RehearsalSpec
 from laggard.workloads.streams.rehearsal_buffer import (
     BalancedBuffer,
-    HeldSample,
+    BufferSize,
     RehearsalBuffer,
     ReservoirBuffer,
-    draw_from_all,
-    draw_from_own,
+    draw_samples,
 )
 
 Indices = npt.NDArray[np.int64]
@@ -26,16 +27,16 @@ _KEEP = 2
 
 @dataclass
 class Rehearsal:
-    """Buffers of all ranks, as one rank follows them.
+    """Buffer of one rank, and the number of samples in the buffers of the others.
 
-    All ranks take the same steps and know the samples of each other, so each one follows the
-    buffers of all without a message. Only samples travel.
+    All ranks take the same steps and know which samples the others have, so each rank knows how
+    many old samples the others add to a step, without a message.
 
     Attributes:
         spec: section `rehearsal` of the workload.
         partition: new samples of all ranks and steps.
         labels: class of each training sample, [N].
-        rank: rank whose old samples are drawn.
+        rank: rank that rehearses.
         seed: seed of the workload.
     """
 
@@ -46,13 +47,23 @@ class Rehearsal:
     seed: int
 
     def __post_init__(self) -> None:
-        self._buffers = [self._create_buffer(rank) for rank in range(self.partition.world_size)]
+        rng = np.random.default_rng((self.seed, self.rank, _KEEP))
+        self._buffer: RehearsalBuffer = (
+            ReservoirBuffer(self.spec.size, rng)
+            if self.spec.keep == "reservoir"
+            else BalancedBuffer(self.spec.size, rng)
+        )
+        self._sizes = [
+            BufferSize(self.spec.size, by_class=self.spec.keep == "class_balanced")
+            for _ in range(self.partition.world_size)
+        ]
         self._next_step = 0
 
-    def draw(self, step: int) -> tuple[HeldSample, ...]:
-        """Return the old samples that this rank rehearses in a step.
+    def extend(self, step: int, share: Share) -> Share:
+        """Return the samples of a step with old ones of the buffer behind the new ones.
 
-        Steps must be asked for one after another.
+        The batch then counts the old samples of all ranks. Steps must be asked for one after
+        another.
 
         Raises:
             ValueError: the step is before one that was asked for.
@@ -63,37 +74,28 @@ class Rehearsal:
             self._see(self._next_step)
             self._next_step += 1
         rng = np.random.default_rng((self.seed, step, self.rank, _DRAW))
-        held = [each.list_samples() for each in self._buffers]
-        if self.spec.exchange == "global":
-            return draw_from_all(held, self.spec.sample, rng)
-        return draw_from_own(held, self.rank, self.spec.sample, rng)
-
-    def extend(self, share: Share, held: tuple[HeldSample, ...]) -> Share:
-        """Return the samples of the step of the last draw, with the old ones behind the new ones.
-
-        The mean over the whole batch then counts the old samples of all ranks.
-        """
-        old = np.array([each.sample for each in held], dtype=np.int64)
+        old = draw_samples(self._buffer.list_samples(), self.spec.sample, rng)
+        of_all = sum(min(self.spec.sample, each.count()) for each in self._sizes)
         return replace(
             share,
             indices=np.concatenate([share.indices, old]),
-            batch_size=share.batch_size + self._count_drawn(),
+            batch_size=share.batch_size + of_all,
         )
 
-    def _count_drawn(self) -> int:
-        """Return the number of old samples of all ranks in a step."""
-        sizes = [len(each.list_samples()) for each in self._buffers]
-        if self.spec.exchange == "global":
-            return len(sizes) * min(self.spec.sample, sum(sizes))
-        return sum(min(self.spec.sample, size) for size in sizes)
-
     def _see(self, step: int) -> None:
-        for rank, buffer in enumerate(self._buffers):
+        for rank, size in enumerate(self._sizes):
             samples = self.partition.share(step, rank).indices
-            buffer.add(samples, self.labels[samples])
+            labels = self.labels[samples]
+            size.add(labels)
+            if rank == self.rank:
+                self._buffer.add(samples, labels)
 
-    def _create_buffer(self, rank: int) -> RehearsalBuffer:
-        rng = np.random.default_rng((self.seed, rank, _KEEP))
-        if self.spec.keep == "reservoir":
-            return ReservoirBuffer(self.spec.size, rng)
-        return BalancedBuffer(self.spec.size, rng)
+
+def plan_rehearsal(
+    settings: DataSettings, partition: Partition, train: Split, rank: int
+) -> Rehearsal | None:
+    """Return the rehearsal of a rank with empty buffers; None if the workload has none."""
+    if settings.rehearsal is None:
+        return None
+    assert isinstance(train, LabeledSplit)
+    return Rehearsal(settings.rehearsal, partition, train.labels, rank, settings.seed)

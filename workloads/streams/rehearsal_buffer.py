@@ -8,7 +8,6 @@ imbalanced data*, ICML 2020).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,7 +46,7 @@ class ReservoirBuffer:
         """See new samples, [n], and keep some of them."""
         del labels
         for sample in samples.tolist():
-            self._add_one(sample)
+            self.add_one(sample)
 
     def list_samples(self) -> Indices:
         """Return the samples that are kept, in a fixed order."""
@@ -59,7 +58,8 @@ class ReservoirBuffer:
         while len(self._kept) > size:
             self._kept.pop(int(self.rng.integers(len(self._kept))))
 
-    def _add_one(self, sample: int) -> None:
+    def add_one(self, sample: int) -> None:
+        """See one new sample, and keep it or not."""
         self.seen += 1
         if len(self._kept) < self.size:
             self._kept.append(sample)
@@ -84,10 +84,10 @@ class BalancedBuffer:
 
     def add(self, samples: Indices, labels: Indices) -> None:
         """See new samples, [n], and keep some of them."""
-        for sample, label in zip(samples, labels.tolist(), strict=True):
+        for sample, label in zip(samples.tolist(), labels.tolist(), strict=True):
             if label not in self._classes:
                 self._admit(label)
-            self._classes[label].add(samples=np.array([sample]), labels=np.array([label]))
+            self._classes[label].add_one(sample)
 
     def list_samples(self) -> Indices:
         """Return the samples that are kept, class by class."""
@@ -96,50 +96,41 @@ class BalancedBuffer:
 
     def _admit(self, label: int) -> None:
         """Give a new class its places, which the others give up."""
-        count = len(self._classes) + 1
-        places = [self.size // count + (number < self.size % count) for number in range(count)]
+        places = divide_places(self.size, len(self._classes) + 1)
         for each, size in zip(self._classes.values(), places, strict=False):
             each.shrink(size)
         self._classes[label] = ReservoirBuffer(places[-1], self.rng)
 
 
-@dataclass(frozen=True)
-class HeldSample:
-    """Sample that a rank rehearses.
+@dataclass
+class BufferSize:
+    """Number of samples in a buffer, whichever they are.
 
     Attributes:
-        sample: index in the training set.
-        holder: rank in whose buffer it is.
+        size: most samples that the buffer keeps.
+        by_class: whether its places are divided among the classes.
     """
 
-    sample: int
-    holder: int
+    size: int
+    by_class: bool
+    _seen: dict[int, int] = field(default_factory=dict)
+
+    def add(self, labels: Indices) -> None:
+        """See new samples of these classes, [n]."""
+        for label in labels.tolist() if self.by_class else [0] * len(labels):
+            self._seen[label] = self._seen.get(label, 0) + 1
+
+    def count(self) -> int:
+        """Return the number of samples that the buffer keeps."""
+        places = divide_places(self.size, len(self._seen))
+        return sum(map(min, places, self._seen.values()))
 
 
-def draw_from_all(
-    buffers: Sequence[Indices], count: int, rng: np.random.Generator
-) -> tuple[HeldSample, ...]:
-    """Draw samples without replacement, each of all buffers with the same probability.
-
-    Args:
-        buffers: samples in the buffer of each rank.
-        count: samples to draw; fewer if there are not so many.
-        rng: generator that every rank has in the same state.
-    """
-    ends = np.cumsum([len(each) for each in buffers])
-    total = int(ends[-1]) if len(ends) else 0
-    drawn = rng.choice(total, min(count, total), replace=False)
-    holders = np.searchsorted(ends, drawn, side="right")
-    return tuple(
-        HeldSample(int(buffers[holder][place - (ends[holder] - len(buffers[holder]))]), int(holder))
-        for place, holder in zip(drawn, holders, strict=True)
-    )
+def divide_places(size: int, classes: int) -> list[int]:
+    """Return the places of each class, which no new class increases."""
+    return [size // classes + (number < size % classes) for number in range(classes)]
 
 
-def draw_from_own(
-    buffers: Sequence[Indices], rank: int, count: int, rng: np.random.Generator
-) -> tuple[HeldSample, ...]:
-    """Draw samples without replacement from the buffer of one rank."""
-    own = buffers[rank]
-    drawn = rng.choice(len(own), min(count, len(own)), replace=False)
-    return tuple(HeldSample(int(own[place]), rank) for place in drawn)
+def draw_samples(samples: Indices, count: int, rng: np.random.Generator) -> Indices:
+    """Draw samples without replacement; all of them if there are not so many."""
+    return samples[rng.choice(len(samples), min(count, len(samples)), replace=False)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,12 @@ class StreamPartition(Partition):
     @property
     def steps(self) -> int:
         """Return the number of steps of the whole stream."""
-        return sum(self.task_steps)
+        return self._first_steps[-1]
+
+    @property
+    def last_step(self) -> int | None:
+        """Return the last step of the stream."""
+        return self.steps - 1
 
     def find_task(self, step: int) -> int:
         """Return the task of a step; that of the last one for any later step."""
@@ -86,7 +92,7 @@ class StreamPartition(Partition):
         """Return whether this step ends a task or passes a multiple of `every_samples`."""
         return self.ends_task(step) or super().evaluates_after(step, every_samples)
 
-    @property
+    @cached_property
     def _first_steps(self) -> tuple[int, ...]:
         """Return the first step of each task, and the first step after the stream."""
         return tuple(int(each) for each in np.cumsum([0, *self.task_steps]))

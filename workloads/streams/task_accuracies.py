@@ -1,16 +1,20 @@
-"""Accuracies on the tasks of a stream, as records of a training."""
+"""Accuracies on the tasks of a stream, as a training records them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, TypeAdapter
 
-from laggard.core.cost_model.arrays import FloatArray
-from laggard.core.rules.incremental_learning import IncrementalMeasures, measure_incremental
+from laggard.core.run_schema import StreamTask
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
+
+if TYPE_CHECKING:
+    from laggard.workloads.streams.stream_partition import StreamPartition
 
 Indices = npt.NDArray[np.int64]
 
@@ -20,12 +24,19 @@ class TaskAccuracies:
     """Writer of the accuracies on all tasks.
 
     Attributes:
-        path: file of JSON lines.
-        classes: classes that are tested for each task.
+        output_dir: folder of the records.
+        partition: samples of all steps.
     """
 
-    path: Path
-    classes: tuple[tuple[int, ...], ...]
+    output_dir: WorkerOutputDir
+    partition: StreamPartition
+
+    def write_tasks(self) -> None:
+        """Write the classes and the last step of each task."""
+        ends = np.cumsum(self.partition.task_steps).tolist()
+        for end, classes in zip(ends, self.partition.stream.classes, strict=True):
+            line = {"last_step": end - 1, "classes": " ".join(map(str, classes))}
+            append_line(self.output_dir.stream, line)
 
     def write(self, correct: Indices, number: Indices) -> None:
         """Write the accuracies on all tasks.
@@ -34,49 +45,53 @@ class TaskAccuracies:
             correct: test samples of each class that are classified correctly, [C].
             number: test samples of each class, [C].
         """
-        for task, group in enumerate(self.classes):
-            chosen = [*group]
+        for task, group in enumerate(self.partition.stream.classes):
+            chosen = [each for each in group if each < len(number)]
             accuracy = float(correct[chosen].sum() / max(1, number[chosen].sum()))
-            append_line(self.path, {"task": task, "accuracy": accuracy})
+            append_line(self.output_dir.task_accuracies, {"task": task, "accuracy": accuracy})
 
 
-@dataclass(frozen=True)
-class IncrementalRecord:
-    """Accuracies of a training on the tasks of its stream.
+class _TaskLine(BaseModel):
+    last_step: int
+    classes: str
 
-    Attributes:
-        matrix: accuracy on each task after each task that has ended, [E, T].
-        initial: accuracy of the initial model on each task, [T].
-        measures: measures of all tasks; None if not all have ended.
+
+class _AccuracyLine(BaseModel):
+    task: int = Field(ge=0)
+    accuracy: float = Field(ge=0, le=1)
+
+
+_TASK_LINES = TypeAdapter(tuple[_TaskLine, ...])
+_ACCURACY_LINES = TypeAdapter(tuple[_AccuracyLine, ...])
+
+
+def read_tasks(output_dir: WorkerOutputDir, steps: Sequence[int]) -> tuple[StreamTask, ...]:
+    """Read the tasks of a stream and the accuracies on them; none without a stream.
+
+    Args:
+        output_dir: folder of the records.
+        steps: step of each evaluation of the training, in order.
+
+    Raises:
+        ValueError: the lines are damaged.
     """
-
-    matrix: FloatArray
-    initial: FloatArray
-    measures: IncrementalMeasures | None
-
-
-def read_task_accuracies(output_dir: WorkerOutputDir) -> IncrementalRecord | None:
-    """Read the accuracies after each task; None if the training had no stream."""
-    last_steps = [_to_float(line["last_step"]) for line in read_lines(output_dir.stream)]
-    if not last_steps:
-        return None
-    written = [_to_float(line["accuracy"]) for line in read_lines(output_dir.task_accuracies)]
-    tasks = len(last_steps)
-    whole = len(written) // tasks
-    initial, *after = np.array(written[: whole * tasks]).reshape(whole, tasks)
-    steps = [_to_float(line["step"]) for line in read_lines(output_dir.evaluations)]
-    rows = [
-        next((row for step, row in zip(steps, after, strict=False) if step >= last), None)
-        for last in last_steps
-    ]
-    ended = [row for row in rows if row is not None]
-    matrix = np.array(ended, dtype=np.float64).reshape(len(ended), tasks)
-    complete = len(ended) == tasks
-    return IncrementalRecord(
-        matrix, initial, measure_incremental(matrix, initial) if complete else None
+    tasks = _TASK_LINES.validate_python(read_lines(output_dir.stream))
+    lines = _ACCURACY_LINES.validate_python(read_lines(output_dir.task_accuracies))
+    by_task: list[list[float]] = [[] for _ in tasks]
+    for line in lines:
+        by_task[line.task].append(line.accuracy)
+    # The first one is that of the initial model. The last ones are missing if the evaluator was
+    # ended between two lines.
+    whole = min([len(steps), *(len(each) - 1 for each in by_task)])
+    if whole < 0:
+        return ()
+    return tuple(
+        StreamTask(
+            classes=tuple(int(each) for each in task.classes.split()),
+            last_step=task.last_step,
+            initial_accuracy=accuracies[0],
+            steps=tuple(steps[:whole]),
+            accuracies=tuple(accuracies[1 : whole + 1]),
+        )
+        for task, accuracies in zip(tasks, by_task, strict=True)
     )
-
-
-def _to_float(value: float | str | None) -> float:
-    assert isinstance(value, int | float)
-    return float(value)

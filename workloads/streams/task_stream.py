@@ -1,9 +1,9 @@
 """Tasks of a stream: which training samples arrive together, and which classes are new in each.
 
-Class-incremental and domain-incremental streams are those of G. van de Ven, T. Tuytelaars, A. Tolias
-(*Three types of incremental learning*, Nature Machine Intelligence 2022). In a task-free stream the
-classes change gradually (R. Aljundi, K. Kelchtermans, T. Tuytelaars, *Task-free continual
-learning*, CVPR 2019).
+Class-incremental and domain-incremental streams are those of G. van de Ven, T. Tuytelaars and
+A. Tolias (*Three types of incremental learning*, Nature Machine Intelligence 2022). In a task-free
+stream the classes change gradually (R. Aljundi, K. Kelchtermans, T. Tuytelaars, *Task-free
+continual learning*, CVPR 2019).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.files.output_files import replace_file, write_json
 from laggard.core.hosts import Host
+from laggard.core.run_schema import STREAM_FILE
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Flag,
@@ -76,7 +77,8 @@ def collect_from(
     """Write the tables of a training, even of one that was killed.
 
     The tables are `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`. Decisions
-    of the strategy go to `decisions.json`.
+    of the strategy go to `decisions.json`, and accuracies on the tasks of a stream to
+    `stream.json`.
 
     Args:
         sources: content of the streams by machine; rank 0's machine comes first.
@@ -109,6 +111,9 @@ def collect_from(
         _link_table(links, clock, sampled or _sampled_hosts(hosts_by_rank)),
     )
     _write_decisions(run_folder / "decisions.json", sources, clock)
+    if sources[0].stream_tasks:
+        tasks = [each.model_dump(mode="json") for each in sources[0].stream_tasks]
+        write_json(run_folder / STREAM_FILE, tasks)
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: each.source.clock for each in sources for rank in each.source.ranks}
     device_classes = {rank: name for each in sources for rank, name in each.device_classes.items()}

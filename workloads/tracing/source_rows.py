@@ -16,8 +16,10 @@ from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.errors import RunFolderError, escape_unprintable
 from laggard.core.files.file_kinds import describe_kind
 from laggard.core.node_values import LARGEST, MessageText, Number, Real
+from laggard.core.run_schema import StreamTask
 from laggard.core.span_schema import Phase
 from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
+from laggard.workloads.streams.task_accuracies import read_tasks
 from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW, Rows
 from laggard.workloads.tracing.stream import read_rows
 from laggard.workloads.tracing.traffic import Traffic, read_traffic
@@ -79,6 +81,7 @@ class SourceRows:
         zero_ns: time of the first step on the machine's clock; None if the file is not there.
         evaluations: evaluations of the model.
         decisions: decisions of the strategy, with times in the reference clock.
+        stream_tasks: tasks of a stream with the accuracies on them.
         device_classes: model of the GPU of each rank that computed on one.
         traffic: traffic of the machine's processes.
     """
@@ -90,6 +93,7 @@ class SourceRows:
     zero_ns: int | None
     evaluations: tuple[Evaluation, ...]
     decisions: tuple[DecisionLine, ...]
+    stream_tasks: tuple[StreamTask, ...]
     device_classes: dict[int, str]
     traffic: tuple[Traffic, ...]
 
@@ -125,7 +129,13 @@ def load_source(source: Source, hosts: int, processes: Sequence[int] = ()) -> So
 def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> SourceRows:
     output_dir, clock = source.output_dir, source.clock
     _require_regular_files(output_dir.folder)
-    for path in (output_dir.evaluations, output_dir.decisions, output_dir.zero):
+    for path in (
+        output_dir.evaluations,
+        output_dir.decisions,
+        output_dir.zero,
+        output_dir.stream,
+        output_dir.task_accuracies,
+    ):
         _require_small(path)
     spans = _read_streams([output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
     steps = _read_streams([output_dir.steps(rank) for rank in source.ranks], STEP_ROW)
@@ -137,6 +147,7 @@ def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> Source
         _require_within(name, links[name], range(hosts))
     for rows in (spans, steps, links):
         _require_times(rows)
+    evaluations = _EVALUATIONS.validate_python(read_lines(output_dir.evaluations))
     decisions = _DECISIONS.validate_python(read_lines(output_dir.decisions))
     return SourceRows(
         source,
@@ -144,8 +155,9 @@ def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> Source
         _correct_times(steps, clock, ("start_ns", "end_ns")),
         _correct_times(links, clock, ("time_ns",)),
         read_zero_ns(output_dir),
-        _EVALUATIONS.validate_python(read_lines(output_dir.evaluations)),
+        evaluations,
         tuple(_correct_decision(each, clock) for each in decisions),
+        read_tasks(output_dir, [each.step for each in evaluations]),
         _read_device_classes(source),
         read_traffic(output_dir, processes),
     )

@@ -8,6 +8,7 @@ from laggard.analysis.report.figures import (
     heatmap,
     progress,
     step_ecdf,
+    task_accuracy,
     time_split,
     timeline,
 )
@@ -21,6 +22,7 @@ FIGURE_KINDS: tuple[FigureKind, ...] = (
     gantt.FIGURE,
     step_ecdf.FIGURE,
     progress.FIGURE,
+    task_accuracy.FIGURE,
 )
 
 

@@ -70,6 +70,9 @@ def _summarize_analysis(document: Mapping[str, object]) -> dict[str, Scalar]:
     lost_s, makespan_s = document.get("lost_s"), document.get("makespan_s")
     if isinstance(lost_s, int | float) and isinstance(makespan_s, int | float) and makespan_s > 0:
         row |= {"lost_s": lost_s, "lost_share": lost_s / makespan_s}
+    stream = document.get("stream")
+    if isinstance(stream, dict):
+        row["forgetting"] = _scalar(stream.get("forgetting"))
     ranks = document.get("ranks")
     if isinstance(ranks, list) and ranks:
         for column, parts in _SPLIT.items():

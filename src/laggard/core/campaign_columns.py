@@ -48,5 +48,6 @@ TASK_COLUMNS = (
     *("alarms_true", "alarms_false", "alarms_missed"),
     *("worker_count", "step_s", "step_s_low", "step_s_high", "limited_by"),
     *("efficiency", "relative_error"),
+    "forgetting",
 )
-"""Columns that only cells without a continuum have; they stand between the fixed and the varied."""
+"""Columns that few cells have; they stand between the fixed and the varied."""

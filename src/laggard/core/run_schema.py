@@ -1,7 +1,8 @@
 """The JSON documents of a run folder, as immutable values.
 
 `run.json` is a `RunRecord`, `fidelity.json` is a list of `FidelityCheck`, `stragglers.json` is a
-list of `Finding`, and `alarms.jsonl` has one `Alarm` per line.
+list of `Finding`, `stream.json` is a list of `StreamTask`, and `alarms.jsonl` has one `Alarm` per
+line.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 SCHEMA_VERSION = 2
 """Version of all documents of a run folder; documents of version 1 are still read."""
@@ -304,6 +305,28 @@ class Decision(Record):
     step: int
     at_s: float
     description: str
+
+
+STREAM_FILE = "stream.json"
+"""File of a run folder with the tasks of its stream, if the training had one."""
+
+
+class StreamTask(Record):
+    """Task of a stream, and the accuracy on its test samples in all evaluations.
+
+    Attributes:
+        classes: classes that are tested.
+        last_step: last step that trains on its samples.
+        initial_accuracy: accuracy of the initial model.
+        steps: steps of the evaluations, in ascending order.
+        accuracies: accuracy of each evaluation.
+    """
+
+    classes: tuple[int, ...]
+    last_step: int
+    initial_accuracy: float = Field(ge=0, le=1)
+    steps: tuple[int, ...]
+    accuracies: tuple[Annotated[float, Field(ge=0, le=1)], ...]
 
 
 class Finding(Record):

@@ -126,7 +126,7 @@ def forecast_scenario(scenario: Scenario, source: StepForecaster) -> Forecast:
         del without[Limit.SERVER]
     return Forecast(
         workers=len(scenario.ranks),
-        samples=-(-scenario.workload.batch_size // len(scenario.ranks)),
+        samples=scenario.workload.count_worker_samples(len(scenario.ranks)),
         step_s=StepSeconds(min(low_s, usual_s), usual_s, max(high_s, usual_s)),
         batch_size=scenario.workload.batch_size,
         gains={burden: 1 - simulate(each) / usual_s for burden, each in without.items()},

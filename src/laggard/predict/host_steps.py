@@ -190,5 +190,5 @@ class RecordedSteps:
 
 
 def count_samples(scenario: Scenario) -> int:
-    """Return the samples of a step of one worker; workers differ by one sample at most."""
-    return math.ceil(scenario.workload.batch_size / len(scenario.ranks))
+    """Return the samples of a step of one worker of a scenario."""
+    return scenario.workload.count_worker_samples(len(scenario.ranks))

@@ -175,7 +175,7 @@ def simulate_scenario(
         ),
         spread,
     )
-    samples = math.ceil(scenario.workload.batch_size / len(scenario.ranks))
+    samples = scenario.workload.count_worker_samples(len(scenario.ranks))
     found: list[SimulatedScale] = []
     for counts in ({}, *scales):
         crowd = training.scale(counts)

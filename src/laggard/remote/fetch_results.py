@@ -179,6 +179,8 @@ def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -
         (evaluated.evaluations, head.evaluations),
         (evaluated.done, head.done),
         (evaluated.weights, head.weights),
+        (evaluated.stream, head.stream),
+        (evaluated.task_accuracies, head.task_accuracies),
     ):
         if evaluator_path.exists():
             shutil.copy(evaluator_path, head_path)

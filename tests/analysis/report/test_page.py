@@ -24,8 +24,9 @@ from laggard.analysis.formats.bytedance.parquet_file import write_operations
 from laggard.analysis.formats.registry import open_run
 from laggard.analysis.report import write_report
 from laggard.analysis.report.fidelity import build_fidelity_part
+from laggard.analysis.report.figures import progress
 from laggard.analysis.report.figures.drawing import draw_figure
-from laggard.analysis.report.figures.registry import FIGURE_KINDS, select_figure_kinds
+from laggard.analysis.report.figures.registry import select_figure_kinds
 from laggard.analysis.report.outcome import build_outcome_tiles
 from laggard.analysis.report.run_setup import build_setup_tables, format_hosts_line, list_facts
 from laggard.analysis.report.stragglers import MOST_ROWS, build_straggler_rows
@@ -442,9 +443,9 @@ def test_what_alone_was_recorded_of_progress_is_drawn_alone(
         (without_accuracy, ["training loss"]),
     ):
         run = replace(quickstart_run, steps=columns)
-        figure = draw_figure(FIGURE_KINDS[-1], run, quickstart_analysis)
+        figure = draw_figure(progress.FIGURE, run, quickstart_analysis)
         assert [axes.get_ylabel() for axes in figure.axes] == labels
-        assert FIGURE_KINDS[-1] in select_figure_kinds(run, quickstart_analysis)
+        assert progress.FIGURE in select_figure_kinds(run, quickstart_analysis)
 
 
 @pytest.mark.long

@@ -10,9 +10,9 @@ from scipy.stats import chisquare
 
 from laggard.workloads.streams.rehearsal_buffer import (
     BalancedBuffer,
+    BufferSize,
     ReservoirBuffer,
-    draw_from_all,
-    draw_from_own,
+    draw_samples,
 )
 
 LEAST_P = 0.01
@@ -79,35 +79,36 @@ def test_a_balanced_buffer_keeps_rare_classes() -> None:
     assert np.bincount(labels[reservoir.list_samples()], minlength=3)[2] < 5
 
 
-BUFFERS = [np.arange(5), np.arange(5, 45), np.arange(45, 60), np.zeros(0, dtype=np.int64)]
+@given(
+    size=st.integers(1, 30),
+    labels=st.lists(st.integers(0, 6), min_size=1, max_size=200),
+    by_class=st.booleans(),
+)
+def test_the_size_of_a_buffer_is_known_without_it(
+    size: int, labels: list[int], by_class: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    buffer = BalancedBuffer(size, rng) if by_class else ReservoirBuffer(size, rng)
+    known = BufferSize(size, by_class)
+    for first in range(0, len(labels), 7):
+        part = np.array(labels[first : first + 7])
+        buffer.add(np.arange(first, first + len(part)), part)
+        known.add(part)
+        assert known.count() == len(buffer.list_samples())
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_global_draws_are_unbiased(seed: int) -> None:
-    rng, drawn = np.random.default_rng(seed), np.zeros(60)
-    for _ in range(10_000):
-        for held in draw_from_all(BUFFERS, 10, rng):
-            assert held.sample in BUFFERS[held.holder]
-            drawn[held.sample] += 1
-    assert drawn.sum() == 100_000
+def test_draws_from_a_buffer_are_unbiased(seed: int) -> None:
+    rng, drawn = np.random.default_rng(seed), np.zeros(40)
+    for _ in range(2000):
+        chosen = draw_samples(np.arange(40), 10, rng)
+        assert len({*chosen.tolist()}) == 10
+        drawn[chosen] += 1
     # Draws are without replacement, which only makes frequencies more equal.
     assert chisquare(drawn).pvalue > LEAST_P
 
 
-def test_local_draws_are_biased_where_buffers_are_unequal() -> None:
-    rng, drawn = np.random.default_rng(1), np.zeros(60)
-    for _ in range(2000):
-        for rank in range(3):
-            for held in draw_from_own(BUFFERS, rank, 4, rng):
-                assert held.holder == rank
-                drawn[held.sample] += 1
-    assert chisquare(drawn).pvalue < 1e-6
-    # A sample of the smallest buffer is drawn eight times as often as one of the largest.
-    assert drawn[:5].mean() / drawn[5:45].mean() == pytest.approx(8, rel=0.1)
-
-
 def test_no_more_samples_are_drawn_than_there_are() -> None:
     rng = np.random.default_rng(1)
-    assert sorted(each.sample for each in draw_from_all(BUFFERS, 99, rng)) == [*range(60)]
-    assert draw_from_all([], 5, rng) == ()
-    assert draw_from_own(BUFFERS, 3, 5, rng) == ()
+    assert sorted(draw_samples(np.arange(3), 5, rng).tolist()) == [0, 1, 2]
+    assert len(draw_samples(np.zeros(0, dtype=np.int64), 5, rng)) == 0

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from laggard.workloads.datasets import digits
-from laggard.workloads.streams.task_accuracies import read_task_accuracies
+from laggard.analysis.findings.stream_result import StreamResult, summarize_stream
+from laggard.core.errors import InputError
+from laggard.workloads.datasets import digits, open_data, prepare_data
+from laggard.workloads.output.worker_output import read_lines
+from laggard.workloads.streams.plan_partition import plan_partition
+from laggard.workloads.streams.task_accuracies import read_tasks
+from laggard.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    from tests.workloads.conftest import Train
+    from tests.workloads.conftest import Train, Training
 
 COMMON = {
     "model": "mlp",
@@ -28,17 +34,49 @@ def count_steps() -> int:
     return int((4 * -(-sizes // 16)).sum())
 
 
+def read_result(training: Training) -> StreamResult:
+    """Accuracies after every task."""
+    steps = [int(line["step"]) for line in read_lines(training.output_dir.evaluations)]
+    result = summarize_stream(read_tasks(training.output_dir, steps))
+    assert result is not None
+    return result
+
+
 @pytest.mark.parametrize("strategy", ["allreduce", "local_sgd"])
 def test_rehearsal_keeps_what_a_naive_training_forgets(train: Train, strategy: str) -> None:
     found, stop = {}, {"stop": {"steps": count_steps()}}
     for name, more in (("naive", {}), ("rehearsal", {"rehearsal": {"size": 100, "sample": 8}})):
         training = train(COMMON | stop | {"strategy": strategy} | more, 2)
-        record = read_task_accuracies(training.output_dir)
-        assert record is not None
-        assert record.measures is not None
-        found[name] = record.measures
+        result = read_result(training)
+        assert result.measures is not None
+        found[name] = result.measures
         # Each task is learnt when it is there.
-        assert record.matrix.diagonal().min() > 0.8
+        assert result.matrix.diagonal().min() > 0.8
     assert found["naive"].forgetting > 0.8
     assert found["rehearsal"].forgetting < 0.4
     assert found["rehearsal"].accuracy > 2 * found["naive"].accuracy
+
+
+@pytest.mark.parametrize("strategy", ["ring_allreduce", "hierarchical", "diloco", "topk"])
+def test_all_strategies_in_lockstep_evaluate_every_task(train: Train, strategy: str) -> None:
+    training = train(COMMON | {"stop": {"steps": count_steps()}, "strategy": strategy}, 2)
+    result = read_result(training)
+    assert result.matrix.shape == (5, 5)
+    # What is learnt depends on the strategy, but no class is known before it arrives.
+    assert np.triu(result.matrix, k=1).max() < 0.1
+    assert result.matrix[0, 0] > 0.8
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", {"name": "local_sgd", "steps": 7}])
+def test_a_training_ends_with_its_stream(train: Train, strategy: object) -> None:
+    training = train(COMMON | {"stop": {"time": "10min"}, "strategy": strategy}, 2)
+    assert training.done()["steps"] == count_steps()
+    assert read_result(training).measures is not None
+
+
+def test_more_steps_than_the_stream_has_are_refused(tmp_path: Path) -> None:
+    workload = Workload.model_validate(COMMON | {"stop": {"steps": count_steps() + 1}})
+    prepare_data(workload, tmp_path)
+    data = open_data(workload, tmp_path)
+    with pytest.raises(InputError, match=f"set workload.stop.steps to {count_steps()}"):
+        plan_partition(workload, data, 2)

@@ -1,0 +1,82 @@
+"""Result of a training on a stream: accuracies on its tasks, and what was forgotten of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.core.cost_model.arrays import FloatArray
+from laggard.core.files.input_files import JsonDocument
+from laggard.core.rules.incremental_learning import IncrementalMeasures, measure_incremental
+from laggard.core.run_schema import StreamTask
+from laggard.core.text.text_format import format_percent
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """Accuracies of a training on the tasks of its stream.
+
+    Attributes:
+        matrix: accuracy on each task after each task that has ended, [E, T].
+        measures: measures of all tasks; None if not all have ended.
+    """
+
+    matrix: FloatArray
+    measures: IncrementalMeasures | None
+
+
+def summarize_stream(tasks: Sequence[StreamTask]) -> StreamResult | None:
+    """Return the accuracies after each task; None without a stream.
+
+    The accuracies after a task are those of the first evaluation in or after its last step.
+    """
+    if not tasks:
+        return None
+    rows = []
+    for task in tasks:
+        at = int(np.searchsorted(task.steps, task.last_step))
+        if at == len(task.steps):
+            break
+        rows.append([each.accuracies[at] for each in tasks])
+    matrix = np.array(rows, dtype=np.float64).reshape(len(rows), len(tasks))
+    initial = np.array([each.initial_accuracy for each in tasks])
+    is_complete = len(rows) == len(tasks)
+    return StreamResult(matrix, measure_incremental(matrix, initial) if is_complete else None)
+
+
+def build_stream_document(tasks: Sequence[StreamTask]) -> JsonDocument:
+    """Return the accuracies and measures for programs; None without a stream."""
+    result = summarize_stream(tasks)
+    if result is None:
+        return None
+    measures = result.measures
+    return {
+        "tasks": len(tasks),
+        "matrix": [[float(each) for each in row] for row in result.matrix],
+        "average_accuracy": None if measures is None else measures.accuracy,
+        "forgetting": None if measures is None else measures.forgetting,
+        "backward_transfer": None if measures is None else measures.backward_transfer,
+        "forward_transfer": None if measures is None else measures.forward_transfer,
+    }
+
+
+def format_stream(tasks: Sequence[StreamTask]) -> tuple[str, ...]:
+    """Return a sentence about what the training learnt and forgot; nothing without a stream."""
+    result = summarize_stream(tasks)
+    if result is None:
+        return ()
+    measures = result.measures
+    if measures is None:
+        return (f"{len(result.matrix)} of the stream's {len(tasks)} tasks ended.",)
+    if len(tasks) == 1:
+        return (f"After the stream's only task, accuracy was {format_percent(measures.accuracy)}.",)
+    return (
+        (
+            f"After the stream's {len(tasks)} tasks, accuracy was"
+            f" {format_percent(measures.accuracy)} on average over them, and"
+            f" {100 * measures.forgetting:.1f} percentage points of the best accuracy on earlier"
+            " tasks were forgotten."
+        ),
+    )

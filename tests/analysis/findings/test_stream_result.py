@@ -1,0 +1,50 @@
+"""Accuracies on the tasks of a stream, as they are reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from laggard.analysis.findings.stream_result import (
+    build_stream_document,
+    format_stream,
+    summarize_stream,
+)
+from laggard.core.run_schema import StreamTask
+
+
+def task(last_step: int, *accuracies: float) -> StreamTask:
+    return StreamTask(
+        classes=(0,),
+        last_step=last_step,
+        initial_accuracy=0.1,
+        steps=(4, 9, 14),
+        accuracies=accuracies,
+    )
+
+
+def test_the_evaluation_at_or_after_the_end_of_a_task_counts() -> None:
+    tasks = (task(4, 0.9, 0.5, 0.2), task(8, 0.0, 0.7, 0.6), task(14, 0.1, 0.0, 0.8))
+    result = summarize_stream(tasks)
+    assert result is not None
+    assert result.matrix.tolist() == [[0.9, 0.0, 0.1], [0.5, 0.7, 0.0], [0.2, 0.6, 0.8]]
+    document = build_stream_document(tasks)
+    assert isinstance(document, dict)
+    assert document["average_accuracy"] == pytest.approx(1.6 / 3)
+    assert document["forgetting"] == pytest.approx((0.7 + 0.1) / 2)
+    (sentence,) = format_stream(tasks)
+    assert "53 % on average" in sentence
+    assert "40.0 percentage points" in sentence
+
+
+def test_a_stream_that_was_cut_off_has_no_measures() -> None:
+    tasks = (task(4, 0.9, 0.5, 0.2), task(20, 0.0, 0.7, 0.6))
+    result = summarize_stream(tasks)
+    assert result is not None
+    assert result.measures is None
+    assert format_stream(tasks) == ("1 of the stream's 2 tasks ended.",)
+
+
+def test_a_training_without_a_stream_says_nothing_of_tasks() -> None:
+    assert summarize_stream(()) is None
+    assert build_stream_document(()) is None
+    assert format_stream(()) == ()

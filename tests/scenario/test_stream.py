@@ -1,0 +1,69 @@
+"""`stream` and `rehearsal`: what a check refuses or warns of, each at its place in the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from laggard.scenario.load import load_scenario
+from tests.scenario.scenario_folders import problems_of, template, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = template()
+    files["workload"] += "\nstream: {tasks: 5}\nrehearsal: {size: 50, sample: 4}\n"
+    return write(tmp_path, files)
+
+
+def test_all_is_well(folder: Path) -> None:
+    loaded = load_scenario(folder)
+    assert loaded.workload.stream is not None
+    assert not [line for line in loaded.warnings if "rehearsal" in line]
+
+
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ("workload.stream.tasks=11", "each task needs a class of its own"),
+        (
+            "workload.stream.classes=[[0, 1], [1, 2, 3, 4, 5, 6, 7, 8, 9]]",
+            "class 1 is in two tasks",
+        ),
+        (
+            "workload.stream.classes=[[0, 1], [2, 3, 4, 5, 6, 7, 8]]",
+            "class 9 of the dataset is in no",
+        ),
+        ("workload.stream.classes=[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], []]", "a task needs a class"),
+        ("workload.stream.classes=[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9, 10]]", "has no class 10"),
+        ("workload.stream.births={layers: {sky: [1]}}", "no worker is in a layer"),
+        ("workload.stream.births={layers: {edge: [12]}}", "has no class 12"),
+        ("workload.stream.births={layers: {edge: [1]}, concentration: 1}", "drawn or listed"),
+        ("workload.stream.births={}", "drawn or listed"),
+        ("workload.stream=null", "there is none"),
+        ("workload.rehearsal.size=9", "cannot hold one sample of each of the 10"),
+        ("workload.strategy=gossip", "fast workers would be in later tasks"),
+        ("workload.strategy=parameter_server", "is not evaluated at the end of every task"),
+    ],
+)
+def test_what_cannot_be_learnt_is_one_problem(folder: Path, override: str, rule: str) -> None:
+    problems = problems_of(folder, override)
+    assert len(problems) == 1, problems
+    assert rule in problems[0].rule
+    assert problems[0].fix
+
+
+def test_samples_that_are_born_at_workers_cannot_be_balanced(folder: Path) -> None:
+    overrides = [
+        "workload.stream.births={concentration: 0.3}",
+        "workload.strategy={name: allreduce, balanced_batches: true}",
+    ]
+    (problem,) = problems_of(folder, *overrides)
+    assert "cannot be given to a faster one" in problem.rule
+
+
+def test_more_old_samples_than_new_ones_are_warned_of(folder: Path) -> None:
+    loaded = load_scenario(folder, ["workload.rehearsal.sample=5000"])
+    (line,) = [line for line in loaded.warnings if "rehearsal" in line]
+    assert "old ones" in line

