@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.analysis.tables.parquet_input import open_parquet
-from laggard.core.campaign_columns import FIXED_COLUMNS, TASK_COLUMNS
+from laggard.core.campaign_columns import FIXED_COLUMNS, OPTIONAL_COLUMNS
 from laggard.core.errors import FileReadError, InputError, escape_unprintable
 from laggard.core.files.input_files import read_bounded
 
@@ -108,7 +108,7 @@ def load_results(path: Path) -> ResultTable:
     if missing or len(set(names)) < len(names):
         problem = f"lacks {', '.join(missing)}" if missing else "has two columns of one name"
         raise _make_table_error(file, f"it {problem}")
-    known = {*FIXED_COLUMNS, *TASK_COLUMNS, SEED_KEY}
+    known = {*FIXED_COLUMNS, *OPTIONAL_COLUMNS, SEED_KEY}
     keys = [name for name in names if name not in known]
     if len(keys) > _MOST_AXES:
         raise _make_table_error(file, f"it varies {len(keys)} keys, and {_MOST_AXES} is the most")

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from laggard.campaign.campaign_state import STARTED, CampaignState, CellDescription, Scalar
-from laggard.core.campaign_columns import FIXED_COLUMNS, TASK_COLUMNS
+from laggard.core.campaign_columns import FIXED_COLUMNS, OPTIONAL_COLUMNS
 from laggard.core.files.output_files import replace_file, write_text
 
 CSV_FILE = "results.csv"
@@ -42,7 +42,7 @@ def build_table(state: CampaignState, current: Collection[str]) -> Table:
         if key not in FIXED_COLUMNS
     ]
     has = {name for attempt in state.list_attempts() for name in attempt.row}
-    known = (*FIXED_COLUMNS, *(name for name in TASK_COLUMNS if name in has))
+    known = (*FIXED_COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in has))
     rows: list[dict[str, JsonValue]] = []
     attempts: Counter[str] = Counter()
     for attempt in state.list_attempts():

@@ -48,6 +48,8 @@ TASK_COLUMNS = (
     *("alarms_true", "alarms_false", "alarms_missed"),
     *("worker_count", "step_s", "step_s_low", "step_s_high", "limited_by"),
     *("efficiency", "relative_error"),
-    "forgetting",
 )
-"""Columns that few cells have; they stand between the fixed and the varied."""
+"""Columns that only cells without a continuum have."""
+
+OPTIONAL_COLUMNS = (*TASK_COLUMNS, "forgetting")
+"""Columns that stand between the fixed and the varied if a cell has them."""

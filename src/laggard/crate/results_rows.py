@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.core.campaign_columns import FIXED_COLUMNS, TASK_COLUMNS
+from laggard.core.campaign_columns import FIXED_COLUMNS, OPTIONAL_COLUMNS
 from laggard.core.errors import RunFolderError
 from laggard.core.files.input_files import read_bounded
 
@@ -51,7 +51,7 @@ def parse_rows(data: bytes, name: str) -> Sequence[CountedCell]:
     missing = [column for column in _NEEDED if column not in (reader.fieldnames or ())]
     if missing:
         raise _make_error(name, f"it has no column {missing[0]}")
-    known = {*FIXED_COLUMNS, *TASK_COLUMNS}
+    known = {*FIXED_COLUMNS, *OPTIONAL_COLUMNS}
     last: dict[str, CountedCell] = {}
     for row in rows:
         # Rows of an earlier version of the campaign are kept in the table.
