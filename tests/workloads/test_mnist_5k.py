@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laggard.core.errors import PrerequisiteError
-from laggard.workloads.datasets import mnist_5k, package_files
+from laggard.workloads.datasets import mnist_5k, package_images
 
 
 def test_both_parts_have_every_digit_equally_often() -> None:
@@ -32,5 +32,5 @@ def test_neighbours_of_the_class_means_are_right() -> None:
 
 def test_a_package_that_is_missing_is_named() -> None:
     with pytest.raises(PrerequisiteError, match=r"mnist.*part of no_such_package") as raised:
-        package_files.read_package_table("mnist", "no_such_package", ("x.csv.gz",))
+        package_images.read_package_table("mnist", "no_such_package", ("x.csv.gz",))
     assert "pip install no_such_package" in str(raised.value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.workloads.datasets.arrays import Arrays
-from laggard.workloads.datasets.package_files import read_package_table
+from laggard.workloads.datasets.package_images import read_package_table, split_images
 
 TRAIN_SAMPLES = 1437
 # Fixed, so that the test images do not depend on the workload's seed.
@@ -25,14 +25,4 @@ def load() -> Arrays:
     """
     rows = read_package_table("digits", "sklearn", ("datasets", "data", "digits.csv.gz"))
     rows = rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
-    images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]
-    return Arrays(
-        train_inputs=images[:TRAIN_SAMPLES],
-        train_labels=labels[:TRAIN_SAMPLES],
-        test_inputs=images[TRAIN_SAMPLES:],
-        test_labels=labels[TRAIN_SAMPLES:],
-        classes=10,
-        # Pixel values from 0 to 16 become -1 to 1.
-        scale=1 / 8,
-        shift=-1.0,
-    )
+    return split_images(rows, TRAIN_SAMPLES, side=8, brightest=16)

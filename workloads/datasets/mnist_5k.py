@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.workloads.datasets.arrays import Arrays
-from laggard.workloads.datasets.package_files import read_package_table
+from laggard.workloads.datasets.package_images import read_package_table, split_images
 
 TRAIN_SAMPLES = 4000
 # Fixed, so that the test images do not depend on the workload's seed.
@@ -30,14 +30,4 @@ def load() -> Arrays:
     # The first 400 of every class come first, in the order of the shuffle.
     nth = np.array([np.count_nonzero(labels[:row] == labels[row]) for row in range(len(rows))])
     rows = rows[np.argsort(nth >= TRAIN_SAMPLES // 10, kind="stable")]
-    images, labels = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28), rows[:, -1]
-    return Arrays(
-        train_inputs=images[:TRAIN_SAMPLES],
-        train_labels=labels[:TRAIN_SAMPLES],
-        test_inputs=images[TRAIN_SAMPLES:],
-        test_labels=labels[TRAIN_SAMPLES:],
-        classes=10,
-        # Pixel values from 0 to 255 become -1 to 1.
-        scale=2 / 255,
-        shift=-1.0,
-    )
+    return split_images(rows, TRAIN_SAMPLES, side=28, brightest=255)
