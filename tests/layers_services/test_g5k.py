@@ -437,18 +437,17 @@ def test_enoslib_checks_the_host_keys_of_the_reservation(scripts: Scripts) -> No
         keys.path.write_text(f"{reservation.machines[0].access.address} {other}")
         jobs = [job_of(job.site, job.job_id, PACE)]
         os.environ["ANSIBLE_SSH_ARGS"] = ""
-        began = time.monotonic()
         refused = raised(lambda: provision_jobs(plan, hosts, jobs, "laggard-a", keys, 60.0, PACE))
         reservation.release()
-        return [recorded[:2], refused, time.monotonic() - began]
+        return [recorded[:2], refused]
 
     in_sandbox(on_nodes, act)
     """,
         timeout_s=240,
     )
-    recorded, (kind, said), seconds = found
+    recorded, (kind, said) = found
     assert recorded == [PARASILO[0], "ssh-ed25519"]
     assert kind == "DeploymentError"
     assert f"{PARASILO[0]} shows another host key (SHA256:" in said
+    # What it says when it has waited in vain is something else.
     assert "start a new run" in said
-    assert seconds < 50

@@ -4,7 +4,10 @@ core meanwhile: for `model: paced:NAME`."""
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -26,6 +29,36 @@ class Paced(nn.Module):
             time.sleep(self._sleep_s)
         logits: torch.Tensor = self.inner(inputs)
         return logits
+
+
+def name_hold(pid: int) -> Path:
+    """File that holds the steps of a process, for a model of `held`, while it exists."""
+    return Path(tempfile.gettempdir(), f"hold-{pid}")
+
+
+def name_held(pid: int) -> Path:
+    """File that says that a process is held in a step."""
+    return Path(tempfile.gettempdir(), f"held-{pid}")
+
+
+class Held(nn.Module):
+    """A model whose steps wait while a file exists; what else its process does goes on."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        while self.training and name_hold(os.getpid()).exists():
+            name_held(os.getpid()).touch()
+            time.sleep(0.002)
+        logits: torch.Tensor = self.inner(inputs)
+        return logits
+
+
+def held(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model that can be held."""
+    return Held(build_model("mlp", input_shape, classes, SEED))
 
 
 def unhurried(input_shape: tuple[int, ...], classes: int) -> nn.Module:
