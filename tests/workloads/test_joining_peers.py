@@ -37,6 +37,14 @@ def present(training: Training) -> tuple[int, ...]:
     return ProgressBoard(training.output_dir.progress_board, WORLD).present
 
 
+def have_met(training: Training, rank: int, other: int) -> bool:
+    """Whether one of two ranks has been told by the other that it joined."""
+    return any(
+        f"rank {newcomer} has joined in step" in training.log(str(host)).read_text()
+        for host, newcomer in ((rank, other), (other, rank))
+    )
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_who_joins_or_comes_back_begins_with_what_the_others_have_learnt(
     train: Train, name: str
@@ -55,6 +63,9 @@ def test_who_joins_or_comes_back_begins_with_what_the_others_have_learnt(
         train_on(training, rank, pids[rank])
     assert present(training) == (0, 1, 2, 3)
     others = (0, 1, 3)
+    # Steps in between do not say so where models are exchanged in the background; and who is
+    # stopped before the others know it would not be missed.
+    training.wait_for(lambda: all(have_met(training, rank, 2) for rank in others))
     if name in IN_BACKGROUND:
         os.kill(pids[2], signal.SIGSTOP)
         for rank in others:

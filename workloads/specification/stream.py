@@ -15,7 +15,7 @@ _Class = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Births(Section):
-    """Where the samples of a stream are born."""
+    """Birthplaces of the samples of a stream."""
 
     concentration: float | None = Field(
         default=None,
