@@ -85,6 +85,8 @@ class Loop:
 
     def run(self, zero_ns: int) -> Ending:
         """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
+        if self.rehearsal is not None:
+            self.rehearsal.begin(self.first_step)
         step, begun_ns, due = self.first_step, zero_ns, False
         while True:
             self._name_last_step(step, begun_ns - zero_ns)
@@ -106,6 +108,8 @@ class Loop:
                         if opening.verdict is EvaluationVerdict.STOP
                         else reason.name.lower()
                     )
+                    if self.rehearsal is not None:
+                        self.rehearsal.close()
                     return Ending(
                         step - self.first_step, self._samples_through(step), by, opening.open_ns
                     )
@@ -143,10 +147,13 @@ class Loop:
     def _step(self, step: int, begun_ns: int) -> None:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
-        if self.rehearsal is not None:
-            share = self.rehearsal.extend(step, share)
         recorder.begin_step(step - self.first_step, begun_ns)
-        batch = self.batch_loader.take(share, begun_ns)
+        received = None
+        if self.rehearsal is not None:
+            recorder.enter(Phase.REHEARSE, work=self.rehearsal.seen.spec.sample, at_ns=begun_ns)
+            share, received = self.rehearsal.extend(step, share)
+            begun_ns = recorder.end_phase()
+        batch = self.batch_loader.take(share, begun_ns, received)
         result = self.strategy.step(step, batch, share)
         if recorder.meter is not None:
             recorder.meter.finish(len(batch.labels))

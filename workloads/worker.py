@@ -56,7 +56,7 @@ from laggard.workloads.strategies.base.strategy import (
 )
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.streams.plan_partition import plan_partition
-from laggard.workloads.streams.rehearsal import plan_rehearsal
+from laggard.workloads.streams.rehearsal import open_rehearsal
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
@@ -201,8 +201,8 @@ def _train_in_lockstep(
         start_barrier,
         resources.drive,
         first_step=context.first_step,
-        rehearsal=plan_rehearsal(
-            plan.workload, resources.partition, resources.data.train, plan.rank
+        rehearsal=open_rehearsal(
+            plan.workload, resources.partition, resources.data.train, plan.rank, resources.recorder
         ),
     )
     zero_ns = _begin_with_all(resources, context, output_dir)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from laggard.core.run_schema import StragglerFamily
-from laggard.core.span_schema import COMPUTE_PHASES, Phase
+from laggard.core.span_schema import COMPUTE_PHASES, SAMPLE_PHASES, Phase
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ NETWORK = FamilySpec(
 )
 STORAGE = FamilySpec(
     name="storage",
-    phases=(Phase.FETCH,),
+    phases=SAMPLE_PHASES,
     finding_verbs=("fetches samples", "fetch samples"),
     finding_past="fetched samples",
     alarm_verbs=("reads its data", "read their data"),

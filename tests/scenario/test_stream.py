@@ -23,6 +23,15 @@ def test_all_is_well(folder: Path) -> None:
     assert not [line for line in loaded.warnings if "rehearsal" in line]
 
 
+def test_files_of_different_sizes_are_not_exchanged(folder: Path) -> None:
+    overrides = [
+        "workload.dataset={name: image_folder, folder: .}",
+        "workload.rehearsal.exchange=global",
+    ]
+    problems = problems_of(folder, *overrides)
+    assert ["different sizes" in each.rule for each in problems].count(True) == 1
+
+
 @pytest.mark.parametrize(
     ("override", "rule"),
     [

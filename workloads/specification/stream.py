@@ -81,7 +81,10 @@ class RehearsalSpec(Section):
             " of each class)"
         ),
     )
-    exchange: Literal["local"] = Field(
+    exchange: Literal["local", "global"] = Field(
         default="local",
-        description="buffers from which old samples are drawn: local (a worker's own)",
+        description=(
+            "buffers from which old samples are drawn: local (a worker's own) or global (those of"
+            " all workers alike; samples are sent over the links, beside the training)"
+        ),
     )

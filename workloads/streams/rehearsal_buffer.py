@@ -8,6 +8,7 @@ imbalanced data*, ICML 2020).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -129,6 +130,39 @@ class BufferSize:
 def divide_places(size: int, classes: int) -> list[int]:
     """Return the places of each class, which no new class increases."""
     return [size // classes + (number < size % classes) for number in range(classes)]
+
+
+@dataclass(frozen=True)
+class HeldSample:
+    """Sample that a rank rehearses.
+
+    Attributes:
+        sample: index in the training set.
+        holder: rank in whose buffer it is.
+    """
+
+    sample: int
+    holder: int
+
+
+def draw_from_all(
+    buffers: Sequence[Indices], count: int, rng: np.random.Generator
+) -> tuple[HeldSample, ...]:
+    """Draw samples without replacement, each of all buffers with the same probability.
+
+    Args:
+        buffers: samples in the buffer of each rank.
+        count: samples to draw; fewer if there are not so many.
+        rng: generator that every rank has in the same state.
+    """
+    ends = np.cumsum([len(each) for each in buffers])
+    total = int(ends[-1]) if len(ends) else 0
+    drawn = rng.choice(total, min(count, total), replace=False)
+    holders = np.searchsorted(ends, drawn, side="right")
+    return tuple(
+        HeldSample(int(buffers[holder][place - (ends[holder] - len(buffers[holder]))]), int(holder))
+        for place, holder in zip(drawn, holders, strict=True)
+    )
 
 
 def draw_samples(samples: Indices, count: int, rng: np.random.Generator) -> Indices:

@@ -11,6 +11,7 @@ from laggard.workloads.specification.datasets import (
     Cifar10,
     DatasetSpec,
     Digits,
+    ImageFolder,
     Mnist5k,
     Synthetic,
 )
@@ -95,6 +96,12 @@ def validate_rehearsal(
             ("rehearsal",),
             "old samples are those of a stream, and there is none",
             "add `stream`, or remove `rehearsal`",
+        )
+    if rehearsal.exchange == "global" and isinstance(dataset, ImageFolder):
+        yield source.locate_problem(
+            ("rehearsal", "exchange"),
+            "files of images have different sizes, and samples that are exchanged have one",
+            "use local, or a dataset of arrays",
         )
     classes = count_classes(dataset) or 0
     if rehearsal.size < classes:

@@ -37,32 +37,37 @@ class BatchLoader:
     source: SampleSource = "stored"
     _prepared: dict[int, Batch] = field(default_factory=dict, init=False, repr=False)
 
-    def take(self, share: Share, begun_ns: int) -> Batch:
+    def take(self, share: Share, begun_ns: int, received: Raw | None = None) -> Batch:
         """Load the samples of a share, padded and on the device.
 
         Args:
             share: samples to load.
             begun_ns: time at which fetching began, CLOCK_MONOTONIC.
+            received: the last samples of the share, if they are there already.
         """
-        indices = pad_indices(share.indices, self.padded_to)
+        if received is None:
+            indices = pad_indices(share.indices, self.padded_to)
+        else:
+            indices = share.indices[: len(share.indices) - len(received.labels)]
         self.recorder.enter(Phase.FETCH, work=len(indices), at_ns=begun_ns)
         if self.source != "prepared":
-            return self._load(indices, begun_ns)
+            return self._load(indices, begun_ns, received)
         # The first step of each size is the only one that fetches and prepares.
         if len(indices) not in self._prepared:
-            self._prepared[len(indices)] = self._load(indices, begun_ns)
+            self._prepared[len(indices)] = self._load(indices, begun_ns, received)
         return self._prepared[len(indices)]
 
-    def _load(self, indices: Indices, begun_ns: int) -> Batch:
+    def _load(self, indices: Indices, begun_ns: int, received: Raw | None) -> Batch:
         recorder, raw = self.recorder, self._fetch(indices)
         if self.drive is not None and self.source in ("stored", "cold"):
             self.drive.transfer(
                 "read", raw.stored_bytes, raw.accesses, begun_ns, recorder.signal_alive
             )
-        recorder.enter(Phase.PREP, work=len(indices))
+        raw = raw if received is None else join_samples(raw, received, self.padded_to)
+        recorder.enter(Phase.PREP, work=len(raw.labels))
         batch = self.train.prepare(raw)
         if self.device.type != "cpu":
-            recorder.enter(Phase.H2D, work=len(indices))
+            recorder.enter(Phase.H2D, work=len(raw.labels))
             batch = batch.to(self.device)
         return batch
 
@@ -70,6 +75,21 @@ class BatchLoader:
         if self.source == "cold" and isinstance(self.train, CachedSplit):
             self.train.drop_from_cache(indices)
         return self.train.fetch(indices)
+
+
+def join_samples(first: Raw, second: Raw, least: int) -> Raw:
+    """Return the samples of both, which are rows of arrays, and at least `least` of them.
+
+    Added samples repeat the last one and must not be counted.
+    """
+    assert isinstance(first.inputs, np.ndarray)
+    assert isinstance(second.inputs, np.ndarray)
+    rows = pad_indices(np.arange(len(first.labels) + len(second.labels)), least)
+    return Raw(
+        np.concatenate([first.inputs, second.inputs])[rows],
+        np.concatenate([first.labels, second.labels])[rows],
+        first.extra_bytes + second.extra_bytes,
+    )
 
 
 def fewest_samples(model: nn.Module) -> int:

@@ -24,7 +24,9 @@ SHORT_OTHER_NS = 20_000
 """Shortest `other` span that is recorded; a shorter one extends the span before it."""
 
 _OWN = tuple(
-    phase.code for phase in Phase if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE)
+    phase.code
+    for phase in Phase
+    if phase not in (Phase.COMM, Phase.CHECKPOINT, Phase.EVALUATE, Phase.REHEARSE)
 )
 _COMPUTE = frozenset(phase.code for phase in COMPUTE_PHASES)
 
@@ -65,7 +67,7 @@ class Recorder:
 
     @property
     def own_ns(self) -> int:
-        """Time of this rank's own work: all but communication, checkpoints and evaluations."""
+        """Time of own work: no communication, checkpoint, evaluation or wait for old samples."""
         return sum(self.spent_ns[code] for code in _OWN)
 
     def begin_step(self, step: int, at_ns: int | None = None) -> int:

@@ -33,6 +33,7 @@ BACKGROUND_TRANSFER = Paint("background transfer", "#D55E00")
 
 PHASES: dict[Phase, Paint] = {
     Phase.FETCH: FETCH,
+    Phase.REHEARSE: Paint("rehearse", "#8FD3BE"),
     Phase.PREP: PREP,
     Phase.H2D: Paint("h2d", "#E69F00"),
     Phase.FORWARD: Paint("forward", "#56B4E9"),

@@ -15,6 +15,7 @@ from laggard.core.span_schema import Flag, Lane, Phase
 
 STACK_ORDER = (
     palette.FETCH,
+    palette.PHASES[Phase.REHEARSE],
     palette.PREP,
     palette.PHASES[Phase.H2D],
     palette.PHASES[Phase.FORWARD],

@@ -12,7 +12,7 @@ from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.collective_waits import compute_wait_ns
 from laggard.core.errors import RunFolderError
-from laggard.core.span_schema import COMPUTE_PHASES, Flag, Lane, Phase
+from laggard.core.span_schema import COMPUTE_PHASES, SAMPLE_PHASES, Flag, Lane, Phase
 
 StepPart = Literal["fetch", "prep", "compute", "wait", "transfer"]
 """Part of a step. `transfer` is communication that delays the rank, without waits for others."""
@@ -114,9 +114,10 @@ def _split_spans(run: RunData, spans: SpanColumns) -> dict[StepPart, FloatArray]
     computes = np.isin(
         spans.phase, [phase.code for phase in COMPUTE_PHASES if phase is not Phase.PREP]
     )
+    gets_samples = [phase.code for phase in SAMPLE_PHASES]
     seconds = spans.dur_ns * 1e-9
     return {
-        "fetch": np.where(spans.phase == Phase.FETCH.code, seconds, 0.0),
+        "fetch": np.where(np.isin(spans.phase, gets_samples), seconds, 0.0),
         "prep": np.where(spans.phase == Phase.PREP.code, seconds, 0.0),
         "compute": np.where(computes, seconds, 0.0),
         "wait": np.where(communicates, waited * 1e-9, 0.0),

@@ -14,7 +14,7 @@ import numpy as np
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.timeline import Timeline
-from laggard.core.span_schema import COMPUTE_PHASES, Flag, Lane, Phase
+from laggard.core.span_schema import COMPUTE_PHASES, SAMPLE_PHASES, Flag, Lane, Phase
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ def split_time(timeline: Timeline, places: TierPlacement) -> TimeSplit:
         network[rank] += transfer[collective & has_several_tiers].sum()
         wait[rank] = timeline.wait_of(rank).sum()
     outside = np.full_like(timeline.end, timeline.outside.sum())
-    fetch, prep = phases[:, Phase.FETCH.code], phases[:, Phase.PREP.code]
+    fetch = phases[:, [phase.code for phase in SAMPLE_PHASES]].sum(axis=1)
+    prep = phases[:, Phase.PREP.code]
     compute = phases[:, [p.code for p in COMPUTE_PHASES if p is not Phase.PREP]].sum(axis=1)
     idle = timeline.end.max() - timeline.end
     known = fetch + prep + compute + interconnect + network + wait + idle + outside

@@ -36,6 +36,8 @@ class Phase(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     EVALUATE = "evaluate"
     OTHER = "other"
+    # Later than the others, whose codes in older files stay.
+    REHEARSE = "rehearse"
 
     @property
     def code(self) -> int:
@@ -44,6 +46,9 @@ class Phase(enum.StrEnum):
 
 
 _CODES = {phase: code for code, phase in enumerate(Phase)}
+
+SAMPLE_PHASES = (Phase.FETCH, Phase.REHEARSE)
+"""Phases in which a worker gets new samples from its drive, or old ones from buffers."""
 
 COMPUTE_PHASES = (Phase.PREP, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 

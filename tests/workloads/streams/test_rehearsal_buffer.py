@@ -12,6 +12,7 @@ from laggard.workloads.streams.rehearsal_buffer import (
     BalancedBuffer,
     BufferSize,
     ReservoirBuffer,
+    draw_from_all,
     draw_samples,
 )
 
@@ -112,3 +113,34 @@ def test_no_more_samples_are_drawn_than_there_are() -> None:
     rng = np.random.default_rng(1)
     assert sorted(draw_samples(np.arange(3), 5, rng).tolist()) == [0, 1, 2]
     assert len(draw_samples(np.zeros(0, dtype=np.int64), 5, rng)) == 0
+
+
+BUFFERS = [np.arange(5), np.arange(5, 45), np.arange(45, 60), np.zeros(0, dtype=np.int64)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_global_draws_are_unbiased(seed: int) -> None:
+    rng, drawn = np.random.default_rng(seed), np.zeros(60)
+    for _ in range(10_000):
+        for held in draw_from_all(BUFFERS, 10, rng):
+            assert held.sample in BUFFERS[held.holder]
+            drawn[held.sample] += 1
+    assert drawn.sum() == 100_000
+    # Draws are without replacement, which only makes frequencies more equal.
+    assert chisquare(drawn).pvalue > LEAST_P
+
+
+def test_local_draws_are_biased_where_buffers_are_unequal() -> None:
+    rng, drawn = np.random.default_rng(1), np.zeros(60)
+    for _ in range(2000):
+        for buffer in BUFFERS[:3]:
+            drawn[draw_samples(buffer, 4, rng)] += 1
+    assert chisquare(drawn).pvalue < 1e-6
+    # A sample of the smallest buffer is drawn eight times as often as one of the largest.
+    assert drawn[:5].mean() / drawn[5:45].mean() == pytest.approx(8, rel=0.1)
+
+
+def test_no_more_samples_of_all_are_drawn_than_there_are() -> None:
+    rng = np.random.default_rng(1)
+    assert sorted(each.sample for each in draw_from_all(BUFFERS, 99, rng)) == [*range(60)]
+    assert draw_from_all([], 5, rng) == ()

@@ -10,6 +10,7 @@ import pytest
 
 from laggard.analysis.findings.stream_result import StreamResult, summarize_stream
 from laggard.core.errors import InputError
+from laggard.core.span_schema import Lane
 from laggard.workloads.datasets import digits, open_data, prepare_data
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.streams.plan_partition import plan_partition
@@ -80,3 +81,25 @@ def test_more_steps_than_the_stream_has_are_refused(tmp_path: Path) -> None:
     data = open_data(workload, tmp_path)
     with pytest.raises(InputError, match=f"set workload.stop.steps to {count_steps()}"):
         plan_partition(workload, data, 2)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd"])
+def test_samples_are_exchanged_beside_the_training(train: Train, strategy: str) -> None:
+    # Each digit is born at one of two workers, so only an exchange brings it to the other one.
+    stream = {"tasks": 5, "passes": 4, "births": {"concentration": 0.001}}
+    found = {}
+    for exchange in ("local", "global"):
+        rehearsal = {"size": 50, "sample": 8, "exchange": exchange}
+        changed = {"stop": {"time": "10min"}, "strategy": strategy, "rehearsal": rehearsal}
+        found[exchange] = train(COMMON | {"stream": stream} | changed, 2)
+        assert found[exchange].done()["steps"] > 300
+    sends = found["global"].table("spans")
+    sends = sends[(sends.lane == Lane.BACKGROUND) & (sends.phase == "comm")]
+    # An image has 64 bytes, and both ranks send. About half of what is drawn is at the other one.
+    count = sends.bytes.sum() / 64
+    assert count % 1 == 0
+    assert 0.3 < count / (2 * 8 * found["global"].done()["steps"]) < 0.7
+    assert {*sends["rank"]} == {0, 1}
+    local = found["local"].table("spans")
+    assert not (local.lane == Lane.BACKGROUND).any()
+    assert (local.phase == "rehearse").any()
