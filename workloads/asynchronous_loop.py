@@ -45,7 +45,7 @@ class AsyncTrainingLoop:
         while (step := self.strategy.next_step) is not None:
             share = self.share_of(step)
             self.recorder.begin_step(step, begun_ns)
-            batch = self.batch_loader.take(share, begun_ns)
+            batch, share = self.batch_loader.take_step(step, share, begun_ns)
             result = self.strategy.step(step, batch, share)
             if self.recorder.meter is not None:
                 self.recorder.meter.finish(len(batch.labels))

@@ -46,6 +46,7 @@ from laggard.workloads.plan import ServerPlan
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
+from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.tracing.batch_loader import fewest_samples
 from laggard.workloads.tracing.step_result import UNKNOWN
 from laggard.workloads.tracing.traffic import write_traffic
@@ -86,7 +87,7 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.output_path)
     workload = plan.workload
     model = build_workload_model(workload, data)
-    partition = Partition.of(workload, len(data.train), plan.world_size)
+    partition = plan_partition(workload, data, plan.world_size)
     strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
     assert isinstance(strategy, ServerParameters)
     keeper = ModelKeeper(model, optimizer, plan.world_size, strategy.compress)
@@ -201,7 +202,7 @@ class Server:
         partition: number of samples of each step.
         endpoint: connections to the workers.
         balancer: balancer of the workers' shares by speed; None for even shares.
-        samples: number of samples that the model was trained on so far.
+        samples: number of samples that the model was trained on so far, without rehearsed ones.
     """
 
     plan: ServerPlan
@@ -217,6 +218,7 @@ class Server:
     _evaluations: int = 0
     _progress_ns: int = 0
     _zero_ns: int = 0
+    _clock: int = UNKNOWN
 
     def __post_init__(self) -> None:
         self._output_dir = WorkerOutputDir(self.plan.output_path)
@@ -238,7 +240,9 @@ class Server:
         LOGGER.info(
             "training stopped by %s at version %d", reason.name.lower(), self.keeper.version
         )
-        self._snapshot(UNKNOWN, UNKNOWN, end_ns, final=True)
+        # The tasks of a stream end with certain steps, so the last evaluation names its own.
+        step = UNKNOWN if self.partition.last_step is None else self._clock
+        self._snapshot(UNKNOWN, step, end_ns, final=True)
         self.endpoint.drain(DRAIN_S)
         # The traffic must be read before workers leave: the kernel forgets closed connections.
         write_traffic(self._output_dir, self.plan.world_size, self.endpoint)
@@ -267,10 +271,10 @@ class Server:
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
     def _handle_push(self, message: Message) -> Reason:
-        clock, samples, batch_size, *cost = message.values
+        clock, samples, batch_size, rehearsed, *cost = message.values
         if self.balancer is not None:
             self.balancer.record_cost(message.sender, clock, CostReport.from_integers(cost))
-        push = Push(message.sender, clock, samples, batch_size)
+        push = Push(message.sender, clock, samples, batch_size, rehearsed)
         assert message.tensor is not None
         self.keeper.hold(push, message.tensor)
         self._reads[push.rank] = message.version
@@ -317,16 +321,23 @@ class Server:
                     self.keeper.version - self._reads[push.rank],
                 )
             self.keeper.apply(update)
-            self.samples += update.samples
+            self.samples += update.new_samples
+            self._clock = max(self._clock, update.clock)
             self._report_progress()
             reason = self._over()
             if reason:
                 return reason
-            if self.samples // self._evaluate_every > before // self._evaluate_every:
+            if self._is_evaluation_due(update, before):
                 self._snapshot(cause.rank, cause.clock, time.monotonic_ns(), final=False)
         for answer in reaction.replies:
             self._answer(answer, cause)
         return Reason.NONE
+
+    def _is_evaluation_due(self, update: Update, before: int) -> bool:
+        """Return whether an update, before which there were so many samples, is evaluated."""
+        if self.partition.last_step is not None:
+            return self.partition.evaluates_after(update.clock, self._evaluate_every)
+        return self.samples // self._evaluate_every > before // self._evaluate_every
 
     def _answer(self, answer: ServerReply, cause: Push) -> None:
         if self._push_outcomes[answer.rank][0] == UNKNOWN and answer.rank == cause.rank:
@@ -360,8 +371,13 @@ class Server:
         """Return the reason to end training after an update; NONE if there is none."""
         if self._start_barrier.is_stop_requested:
             return self._start_barrier.is_stop_requested
-        steps = self.plan.workload.stop.steps
-        if steps is not None and self.samples >= self.partition.samples_through(steps - 1):
+        steps, end = self.plan.workload.stop.steps, self.partition.last_step
+        if end is not None:
+            # A stream ends with a step, however many samples a lost worker has left untrained.
+            last = end if steps is None else min(end, steps - 1)
+            if self._clock >= last:
+                return Reason.STEPS
+        elif steps is not None and self.samples >= self.partition.samples_through(steps - 1):
             return Reason.STEPS
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
@@ -396,7 +412,9 @@ class Server:
         now_ns = time.monotonic_ns()
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
-            step = self.samples // self.partition.batch_size - 1
+            step = self._clock
+            if self.partition.last_step is None:
+                step = self.samples // self.partition.batch_size - 1
             append_line(
                 self._output_dir.progress,
                 {"time_ns": now_ns, "step": step, "samples": self.samples},
@@ -433,16 +451,18 @@ class Server:
             read_lines(self._output_dir.evaluation_requests),
             read_lines(self._output_dir.evaluations),
         )
-        last, samples = evaluations[-1], self.samples
+        last, samples, clock = evaluations[-1], self.samples, self._clock
         if reason is Reason.ACCURACY:
             last = next(line for line in evaluations if line["reached"])
             request = requests[int(last["evaluation"] or 0)]
             # Training ended with the first snapshot that reached the accuracy, not after its
             # evaluation.
             end_ns, samples = int(request["time_ns"] or 0), int(request["samples"] or 0)
+            clock = int(request["step"] or 0)
+        is_stream = self.partition.last_step is not None
         done = {
             "stopped_by": reason.name.lower(),
-            "steps": -(-samples // self.partition.batch_size),
+            "steps": clock + 1 if is_stream else -(-samples // self.partition.batch_size),
             "samples": samples,
             "accuracy": last["accuracy"],
             "evaluations": len(evaluations),

@@ -23,7 +23,6 @@ from laggard.workloads.models.model_state import save_checkpoint, save_state
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.strategies.base.strategy import Strategy
-from laggard.workloads.streams.rehearsal import Rehearsal
 from laggard.workloads.tracing.batch_loader import BatchLoader
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -63,7 +62,6 @@ class Loop:
         balancer: balancer of the ranks' shares by speed; None for even shares.
         first_step: step of the whole training with which this run of it begins. Its own records
             count from 0.
-        rehearsal: buffers of old samples that are added to those of each step; None for none.
     """
 
     plan: WorkerPlan
@@ -75,7 +73,6 @@ class Loop:
     drive: Drive | None = None
     balancer: Balancer | None = None
     first_step: int = 0
-    rehearsal: Rehearsal | None = None
     output_dir: WorkerOutputDir = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
@@ -85,8 +82,9 @@ class Loop:
 
     def run(self, zero_ns: int) -> Ending:
         """Train from `zero_ns` (CLOCK_MONOTONIC) to the stopping rule."""
-        if self.rehearsal is not None:
-            self.rehearsal.begin(self.first_step)
+        rehearsal = self.batch_loader.rehearsal
+        if rehearsal is not None:
+            rehearsal.begin(self.first_step)
         step, begun_ns, due = self.first_step, zero_ns, False
         while True:
             self._name_last_step(step, begun_ns - zero_ns)
@@ -108,8 +106,8 @@ class Loop:
                         if opening.verdict is EvaluationVerdict.STOP
                         else reason.name.lower()
                     )
-                    if self.rehearsal is not None:
-                        self.rehearsal.close()
+                    if rehearsal is not None:
+                        rehearsal.close()
                     return Ending(
                         step - self.first_step, self._samples_through(step), by, opening.open_ns
                     )
@@ -148,12 +146,7 @@ class Loop:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
         recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
         recorder.begin_step(step - self.first_step, begun_ns)
-        received = None
-        if self.rehearsal is not None:
-            recorder.enter(Phase.REHEARSE, work=self.rehearsal.seen.spec.sample, at_ns=begun_ns)
-            share, received = self.rehearsal.extend(step, share)
-            begun_ns = recorder.end_phase()
-        batch = self.batch_loader.take(share, begun_ns, received)
+        batch, share = self.batch_loader.take_step(step, share, begun_ns)
         result = self.strategy.step(step, batch, share)
         if recorder.meter is not None:
             recorder.meter.finish(len(batch.labels))

@@ -29,6 +29,7 @@ from laggard.workloads.strategies.base.parameters import (
     CompressibleParameters,
     Parameters,
 )
+from laggard.workloads.strategies.collective.hierarchical import HierarchicalParameters
 from laggard.workloads.strategies.registry import list_churn_strategies
 from laggard.workloads.streams.validate_stream import (
     find_rehearsal_warnings,
@@ -187,31 +188,46 @@ def _check_stream(
     """Yield a problem if the samples of a stream cannot arrive so, or old ones cannot be kept."""
     strategy, stream = workload.strategy, workload.stream
     if stream is not None:
-        if strategy.sync_mode == "asynchronous" or strategy.uses_server:
-            why = (
-                "each worker takes steps of its own, so fast workers would be in later tasks than"
-                " slow ones"
-                if strategy.sync_mode == "asynchronous"
-                else "the model is not evaluated at the end of every task, as a stream needs"
-            )
+        if strategy.sync_mode == "asynchronous":
             yield source.locate_problem(
                 ("stream",),
-                f"with {strategy.name} {why}",
-                "use allreduce, local_sgd or another strategy in lockstep without a server, or"
-                " remove stream",
+                f"with {strategy.name} each worker takes steps of its own, so fast workers would be"
+                " in later tasks than slow ones",
+                "use allreduce, parameter_server or another strategy in lockstep, or remove stream",
             )
         layers = [*dict.fromkeys(host.layer for host in ranks)]
         yield from validate_stream(stream, workload.dataset, layers, source)
         is_balanced = isinstance(strategy, BalancedParameters) and strategy.balanced_batches
-        if is_balanced and stream.births is not None:
+        if is_balanced and (stream.births is not None or stream.arrivals):
             rule = "samples that are born at a worker cannot be given to a faster one"
-            fix = "remove balanced_batches, or stream.births"
+            place = "arrivals" if stream.births is None else "births"
+            fix = f"remove balanced_batches, or stream.{place}"
             yield source.locate_problem(("strategy", "balanced_batches"), rule, fix)
         if workload.resume is not None:
             rule = "accuracies on earlier tasks are not in a checkpoint"
             yield source.locate_problem(("resume",), rule, "remove it, or stream")
     if workload.rehearsal is not None:
         yield from validate_rehearsal(workload.rehearsal, stream, workload.dataset, source)
+        if workload.rehearsal.exchange == "global" and strategy.uses_server:
+            rule = f"with {strategy.name} workers are connected to the server, not to each other"
+            key = ("rehearsal", "exchange")
+            yield source.locate_problem(key, rule, "use local, or a strategy without a server")
+    yield from _check_deferral(workload, source)
+
+
+def _check_deferral(workload: Workload, source: YamlSource) -> Iterator[Problem]:
+    """Yield a problem if averages are deferred by what the workload does not have."""
+    strategy = workload.strategy
+    deferral = strategy.defer if isinstance(strategy, HierarchicalParameters) else None
+    if deferral is None:
+        return
+    key = ("strategy", "defer")
+    if workload.stream is None:
+        rule = "averages are deferred to the ends of tasks, and without a stream there are none"
+        yield source.locate_problem(key, rule, "add `stream`, or use wan_steps")
+    elif workload.rehearsal is None and deferral.name == "measured":
+        rule = "forgetting is measured on old samples, and the workload keeps none"
+        yield source.locate_problem(key, rule, "add `rehearsal`, or use task_ends")
 
 
 def _check_churn(

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,6 @@ from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
 from laggard.workloads.balancing.balancer import Balancer, SupportsAllGather
 from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
@@ -41,12 +39,9 @@ from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.process_group import agree_on_model, open_process_group
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
 from laggard.workloads.strategies.base.group_connections import connect_to_all
-from laggard.workloads.strategies.base.parameters import (
-    BalancedParameters,
-    CompressibleParameters,
-    Parameters,
-)
+from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.base.peer_connections import PeerConnections
+from laggard.workloads.strategies.base.step_encoder import create_step_encoder
 from laggard.workloads.strategies.base.strategy import (
     AsyncStrategy,
     PeerStrategy,
@@ -57,6 +52,7 @@ from laggard.workloads.strategies.base.strategy import (
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.streams.rehearsal import open_rehearsal
+from laggard.workloads.streams.sample_arrivals import SampleArrivals, find_arrival_rule
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
@@ -158,6 +154,7 @@ class WorkerResources:
             objective=workload.objective,
             record_decision=self.record_decision,
             first_step=first_step,
+            task_ends=self.partition.task_ends,
         )
 
     def record_decision(self, step: int, sentence: str) -> None:
@@ -170,14 +167,26 @@ class WorkerResources:
         return self.plan.shared and self.plan.device == CPU
 
     def create_batch_loader(self, context: TrainingContext) -> BatchLoader:
-        """Create the loader of the rank's samples."""
+        """Create the loader of the rank's samples; all ranks do so before they train."""
+        workload, train = self.plan.workload, self.data.train
         return BatchLoader(
-            self.data.train,
+            train,
             self.recorder,
             context.device,
             fewest_samples(context.model),
             self.drive,
-            self.plan.workload.samples,
+            workload.samples,
+            open_rehearsal(workload, self.partition, train, self.plan.rank, self.recorder),
+            self._create_arrivals(),
+        )
+
+    def _create_arrivals(self) -> SampleArrivals | None:
+        plan, barrier = self.plan, self.start_barrier
+        rule = find_arrival_rule(plan.workload.stream, plan.tiers[plan.rank])
+        if rule is None:
+            return None
+        return SampleArrivals(
+            rule, self.partition, plan.rank, plan.dilation, lambda: barrier.paused_ns
         )
 
 
@@ -201,15 +210,13 @@ def _train_in_lockstep(
         start_barrier,
         resources.drive,
         first_step=context.first_step,
-        rehearsal=open_rehearsal(
-            plan.workload, resources.partition, resources.data.train, plan.rank, resources.recorder
-        ),
     )
     zero_ns = _begin_with_all(resources, context, output_dir)
     if plan.rank == 0:
         # Every rank has read it: all have passed the start barrier.
         output_dir.initial_model.unlink(missing_ok=True)
     loop.balancer = _create_balancer(resources, context, strategy)
+    loop.batch_loader.begin(zero_ns)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
         _write_done(plan, output_dir, start_barrier, zero_ns, ending)
@@ -236,6 +243,7 @@ def _train_with_server(
         else:
             endpoint.deliver(plan.world_size, Message(ServerMessageKind.HELLO))
             begun_ns = _begin_with_all(resources, context, output_dir)
+        loop.batch_loader.begin(resources.start_barrier.announced[1].open_ns)
         taken = loop.run(begun_ns)
         write_traffic(output_dir, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
@@ -422,14 +430,6 @@ def _measure_full_speed(
             measure_steps(resources.data.train, indices, fewest, learn),
         )
     WorkCounter(output_dir.work(plan.rank, plan.life)).close()
-
-
-def create_step_encoder(strategy: Parameters) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Create the encoder of every step's gradients, if the strategy sends them compressed."""
-    if not isinstance(strategy, CompressibleParameters) or not strategy.encodes_every_step:
-        return None
-    codec = create_vector_codec(strategy.compress)
-    return None if codec is None else ErrorFeedbackCodec(codec).encode
 
 
 def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None:

@@ -21,9 +21,10 @@ def test_phases_have_stable_codes() -> None:
         "checkpoint",
         "evaluate",
         "other",
+        "rehearse",
     ]
     assert [str(phase) for phase in Phase] == order
-    assert [phase.code for phase in Phase] == list(range(10))
+    assert [phase.code for phase in Phase] == list(range(11))
 
 
 def test_flags_fit_their_column_and_are_single_bits() -> None:

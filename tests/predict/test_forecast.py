@@ -184,3 +184,28 @@ def test_what_cannot_be_simulated_is_refused_with_a_fix_that_works(
         forecast_scenario(load_scenario(folder), KnownSteps())
     override = str(caught.value).rpartition("--set ")[2]
     forecast_scenario(load_scenario(folder, [override]), KnownSteps())
+
+
+@pytest.mark.parametrize(
+    ("workload", "named", "override"),
+    [
+        (
+            {"strategy": {"name": "hierarchical", "defer": "task_ends"}, "stream": {"tasks": 2}},
+            "defer",
+            "workload.strategy=hierarchical",
+        ),
+        (
+            {"stream": {"tasks": 2, "arrivals": {"edge": {"rate": 5}}}},
+            "arrivals",
+            "workload.stream.arrivals={}",
+        ),
+    ],
+)
+def test_of_a_stream_nothing_is_predicted_that_is_not_known(
+    tmp_path: Path, workload: dict[str, object], named: str, override: str
+) -> None:
+    folder = write_scenario(tmp_path, workload=workload)
+    with pytest.raises(InputError, match=named) as caught:
+        forecast_scenario(load_scenario(folder), KnownSteps())
+    assert override in str(caught.value)
+    forecast_scenario(load_scenario(folder, [override]), KnownSteps())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from laggard.scenario.load import load_scenario
+from laggard.workloads.specification.stream import describe_stream
 from tests.scenario.scenario_folders import problems_of, template, write
 
 
@@ -20,6 +21,11 @@ def folder(tmp_path: Path) -> Path:
 def test_all_is_well(folder: Path) -> None:
     loaded = load_scenario(folder)
     assert loaded.workload.stream is not None
+    text = describe_stream(loaded.workload.stream, loaded.workload.rehearsal)
+    assert text is not None
+    assert "in 5 tasks (class_incremental)" in text
+    assert "4 old ones, of up to 50" in text
+    assert describe_stream(None, None) is None
     assert not [line for line in loaded.warnings if "rehearsal" in line]
 
 
@@ -50,10 +56,23 @@ def test_files_of_different_sizes_are_not_exchanged(folder: Path) -> None:
         ("workload.stream.births={layers: {edge: [12]}}", "has no class 12"),
         ("workload.stream.births={layers: {edge: [1]}, concentration: 1}", "drawn or listed"),
         ("workload.stream.births={}", "drawn or listed"),
+        ("workload.stream.arrivals={sky: {rate: 5}}", "no worker is in a layer"),
+        ("workload.stream.arrivals={edge: {}}", "no sample ever arrives"),
+        ("workload.stream.arrivals={edge: {rate: 1, burst: 5}}", "a size and a period"),
+        ("workload.stream.arrivals={edge: {rate: 1, every: 5s}}", "a size and a period"),
         ("workload.stream=null", "there is none"),
         ("workload.rehearsal.size=9", "cannot hold one sample of each of the 10"),
         ("workload.strategy=gossip", "fast workers would be in later tasks"),
-        ("workload.strategy=parameter_server", "is not evaluated at the end of every task"),
+        ("workload.strategy=backup_workers", "fast workers would be in later tasks"),
+        ("workload.strategy={name: hierarchical, defer: someday}", "averages are not deferred so"),
+        (
+            "workload.strategy={name: hierarchical, defer: measured, wan_steps: 4}",
+            "deferred averages have no fixed period",
+        ),
+        (
+            "workload.strategy={name: hierarchical, defer: measured, compress: fp16}",
+            "compression would change them",
+        ),
     ],
 )
 def test_what_cannot_be_learnt_is_one_problem(folder: Path, override: str, rule: str) -> None:
@@ -70,6 +89,47 @@ def test_samples_that_are_born_at_workers_cannot_be_balanced(folder: Path) -> No
     ]
     (problem,) = problems_of(folder, *overrides)
     assert "cannot be given to a faster one" in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        (
+            ["workload.strategy=parameter_server", "workload.rehearsal.exchange=global"],
+            "not to each other",
+        ),
+        (
+            ["workload.strategy={name: hierarchical, defer: measured}", "workload.rehearsal=null"],
+            "forgetting is measured on old samples",
+        ),
+        (
+            [
+                "workload.strategy={name: hierarchical, defer: task_ends}",
+                "workload.rehearsal=null",
+                "workload.stream=null",
+            ],
+            "without a stream there are none",
+        ),
+    ],
+)
+def test_what_a_strategy_does_not_have_is_refused(
+    folder: Path, overrides: list[str], rule: str
+) -> None:
+    (problem,) = problems_of(folder, *overrides)
+    assert rule in problem.rule
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "parameter_server",
+        "{name: hierarchical, defer: task_ends, compress: fp16}",
+        "{name: hierarchical, defer: {name: measured, overhead: 0.2, tolerance: 0}}",
+    ],
+)
+def test_strategies_in_lockstep_learn_from_a_stream(folder: Path, strategy: str) -> None:
+    assert load_scenario(folder, [f"workload.strategy={strategy}"]).workload.stream is not None
 
 
 def test_more_old_samples_than_new_ones_are_warned_of(folder: Path) -> None:

@@ -20,6 +20,7 @@ from laggard.core.span_schema import COMPUTE_PHASES
 from laggard.core.work_counter import WorkCounter, WorkDone
 from laggard.workloads.datasets.arrays import ArraySplit
 from laggard.workloads.models import build_model
+from laggard.workloads.strategies.base.step_encoder import create_step_encoder
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
     FullSpeed,
@@ -31,7 +32,6 @@ from laggard.workloads.tracing.full_speed import (
     read_timed,
     write_timed,
 )
-from laggard.workloads.worker import create_step_encoder
 from laggard.workloads.workload import Workload
 
 if TYPE_CHECKING:

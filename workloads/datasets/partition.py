@@ -33,11 +33,13 @@ class Share:
         indices: positions of the samples in the training set, shape [n].
         batch_size: number of samples of all ranks in this step.
         world_size: number of ranks.
+        rehearsed: number of the last samples that are old ones of a stream.
     """
 
     indices: Indices
     batch_size: int
     world_size: int
+    rehearsed: int = 0
 
     @property
     def loss_scale(self) -> float:
@@ -122,6 +124,11 @@ class Partition:
     def last_step(self) -> int | None:
         """Return the step with the last samples; None, since epochs follow each other for ever."""
         return None
+
+    @property
+    def task_ends(self) -> tuple[int, ...]:
+        """Return the last step of each task; none, since only a stream has tasks."""
+        return ()
 
     def _batch(self, step: int) -> Indices:
         epoch, position = divmod(step, self.steps_per_epoch)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import remove_key
+from laggard.core.units import DurationS
 from laggard.workloads.specification.section import Section
 
 _Class = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -40,6 +41,30 @@ class Births(Section):
         return self
 
 
+class Arrival(Section):
+    """Pace at which samples arrive at each worker of a layer."""
+
+    rate: float = Field(default=0.0, ge=0, le=1e9, description="samples per second, evenly")
+    burst: int = Field(
+        default=0, ge=0, le=100_000_000, description="samples that arrive at once, `every` so often"
+    )
+    every_s: DurationS | None = Field(
+        default=None,
+        alias="every",
+        gt=0,
+        description="time between two bursts; the first one comes at the beginning",
+    )
+
+    @model_validator(mode="after")
+    def _arrives(self) -> Arrival:
+        if bool(self.burst) != (self.every_s is not None):
+            missing = "every" if self.burst else "burst"
+            raise broken_rule("bursts have a size and a period", f"give `{missing}` too")
+        if not self.rate and not self.burst:
+            raise broken_rule("no sample ever arrives", "give a `rate`, or `burst` and `every`")
+        return self
+
+
 class StreamSpec(Section):
     """Order in which the training samples arrive."""
 
@@ -65,6 +90,10 @@ class StreamSpec(Section):
     births: Births | None = Field(
         default=None, description="workers at which samples are born; default: any sample anywhere"
     )
+    arrivals: Mapping[str, Arrival] = Field(
+        default={},
+        description="pace at which samples arrive, by layer; default: all are there from the start",
+    )
 
 
 class RehearsalSpec(Section):
@@ -87,4 +116,17 @@ class RehearsalSpec(Section):
             "buffers from which old samples are drawn: local (a worker's own) or global (those of"
             " all workers alike; samples are sent over the links, beside the training)"
         ),
+    )
+
+
+def describe_stream(stream: StreamSpec | None, rehearsal: RehearsalSpec | None) -> str | None:
+    """Describe how samples arrive and which old ones are rehearsed; None without a stream."""
+    if stream is None:
+        return None
+    arrival = f"samples arrive in {len(stream.classes) or stream.tasks} tasks ({stream.kind})"
+    if rehearsal is None:
+        return arrival
+    return (
+        f"{arrival}; with those of each step, every worker trains on {rehearsal.sample} old ones,"
+        f" of up to {rehearsal.size} that it keeps"
     )

@@ -164,6 +164,7 @@ class Rehearsal:
             share,
             indices=np.concatenate([share.indices, old]),
             batch_size=share.batch_size + sum(min(self.seen.spec.sample, n) for n in available),
+            rehearsed=len(old),
         )
 
     def _see(self, step: int) -> None:

@@ -3,8 +3,8 @@
 Every rank follows the buffers of all ranks, so it knows without a message which samples it holds
 for the steps of the others and which ones they hold for its own. The threads send samples a few
 steps ahead of the training. This is the asynchronous rehearsal of T. Bouvier et al. (*Efficient
-data-parallel continual learning with asynchronous distributed rehearsal buffers*, CCGrid 2024), with
-gloo in place of RDMA.
+data-parallel continual learning with asynchronous distributed rehearsal buffers*, CCGrid 2024),
+with gloo in place of RDMA.
 """
 
 from __future__ import annotations
@@ -140,12 +140,12 @@ class SampleExchange:
                 kept[holder] = place.numpy()
                 waits.append(dist.irecv(place, holder, self.group, tag))
         for rank, content, work in sends:
-            work.wait()
+            _finish(work)
             self.recorder.record_background_send(
                 begun_ns, time.monotonic_ns(), rank, content.nbytes
             )
         for work in waits:
-            work.wait()
+            _finish(work)
         return self._order(own, kept)
 
     def _fetch(self, samples: Sequence[int]) -> npt.NDArray[np.generic]:
@@ -163,3 +163,9 @@ class SampleExchange:
         for holder, rows in kept.items():
             inputs[holders == holder] = rows
         return ReceivedSamples(indices, Raw(inputs, self.labels[indices]))
+
+
+def _finish(work: dist.Work | None) -> None:
+    """Wait for a transfer, which torch calls None only on a rank outside the group."""
+    assert work is not None
+    work.wait()

@@ -55,6 +55,11 @@ class StreamPartition(Partition):
         """Return the last step of the stream."""
         return self.steps - 1
 
+    @property
+    def task_ends(self) -> tuple[int, ...]:
+        """Return the last step of each task."""
+        return tuple(first - 1 for first in self._first_steps[1:])
+
     def find_task(self, step: int) -> int:
         """Return the task of a step; that of the last one for any later step."""
         return min(bisect_right(self._first_steps, step) - 1, len(self.stream.tasks) - 1)

@@ -41,6 +41,13 @@ def validate_stream(
         yield from _check_groups(stream, classes, source)
     if stream.births is not None:
         yield from _check_births(stream, classes, layers, source)
+    for layer in stream.arrivals:
+        if layer not in layers:
+            yield source.locate_problem(
+                ("stream", "arrivals", layer),
+                "no worker is in a layer of this name",
+                suggest_name(layer, layers),
+            )
 
 
 def _check_groups(stream: StreamSpec, classes: int | None, source: YamlSource) -> Iterator[Problem]:

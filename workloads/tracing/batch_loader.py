@@ -13,6 +13,8 @@ from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch, CachedSplit, Raw, Split
 from laggard.workloads.datasets.partition import Indices, Share
 from laggard.workloads.specification.datasets import SampleSource
+from laggard.workloads.streams.rehearsal import Rehearsal
+from laggard.workloads.streams.sample_arrivals import SampleArrivals
 from laggard.workloads.tracing.recorder import Recorder
 
 
@@ -27,6 +29,8 @@ class BatchLoader:
         padded_to: fewest samples that the model can take (BatchNorm needs two).
         drive: drive of the host that stores the samples; None if it is not limited.
         source: source of the samples.
+        rehearsal: old samples that are added to those of each step; None for none.
+        arrivals: arrival of the samples; None if all are there from the start.
     """
 
     train: Split
@@ -35,7 +39,33 @@ class BatchLoader:
     padded_to: int
     drive: Drive | None = None
     source: SampleSource = "stored"
+    rehearsal: Rehearsal | None = None
+    arrivals: SampleArrivals | None = None
     _prepared: dict[int, Batch] = field(default_factory=dict, init=False, repr=False)
+
+    def begin(self, zero_ns: int) -> None:
+        """Note the time at which the training began, CLOCK_MONOTONIC."""
+        if self.arrivals is not None:
+            self.arrivals.zero_ns = zero_ns
+
+    def take_step(self, step: int, share: Share, begun_ns: int) -> tuple[Batch, Share]:
+        """Load the samples of a step; return them, and the share with the old ones among them.
+
+        Args:
+            step: number of the step.
+            share: new samples of the step.
+            begun_ns: time at which the step began, CLOCK_MONOTONIC.
+        """
+        if self.arrivals is not None:
+            self.recorder.enter(Phase.FETCH, work=0, at_ns=begun_ns)
+            self.arrivals.wait(step, self.recorder.signal_alive)
+            begun_ns = self.recorder.end_phase()
+        if self.rehearsal is None:
+            return self.take(share, begun_ns), share
+        work = self.rehearsal.seen.spec.sample
+        self.recorder.enter(Phase.REHEARSE, work=work, at_ns=begun_ns)
+        share, received = self.rehearsal.extend(step, share)
+        return self.take(share, self.recorder.end_phase(), received), share
 
     def take(self, share: Share, begun_ns: int, received: Raw | None = None) -> Batch:
         """Load the samples of a share, padded and on the device.

@@ -182,12 +182,17 @@ def require_predictable(scenario: Scenario) -> AlternativeStrategy:
             f" {', '.join(STRATEGIES)}, for example with --set workload.strategy={STRATEGIES[0]}"
         )
     values = spec.model_dump()
-    for option in ("compress", "balanced_batches"):
+    for option in ("compress", "balanced_batches", "defer"):
         if values.get(option) is not None:
             raise InputError(
                 f"{scenario.name}: a training with {option} cannot be simulated yet — leave it out,"
                 f" for example with --set workload.strategy={spec.name}"
             )
+    if scenario.workload.stream is not None and scenario.workload.stream.arrivals:
+        raise InputError(
+            f"{scenario.name}: samples that arrive at a pace of their own cannot be simulated yet —"
+            " leave it out with --set 'workload.stream.arrivals={}'"
+        )
     return describe_strategy(spec.name, values)
 
 

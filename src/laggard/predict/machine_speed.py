@@ -134,9 +134,9 @@ def _measure(workload: Workload, sizes: Sequence[int], folder: Path) -> MachineS
     from laggard.workloads.datasets import open_data, prepare_data
     from laggard.workloads.models import build_model
     from laggard.workloads.models.optimizers import build_optimizer
+    from laggard.workloads.strategies.base.step_encoder import create_step_encoder
     from laggard.workloads.tracing.batch_loader import fewest_samples, pad_indices
     from laggard.workloads.tracing.full_speed import learner_on_a_copy, time_steps
-    from laggard.workloads.worker import create_step_encoder
 
     prepare_data(workload, folder)
     data = open_data(workload, folder)

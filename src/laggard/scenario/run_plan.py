@@ -31,6 +31,7 @@ from laggard.network_emulation.model import (
 from laggard.network_emulation.probe import choose_backend
 from laggard.scenario.bring_up import estimate_bring_up
 from laggard.scenario.load import Scenario
+from laggard.workloads.specification.stream import describe_stream
 from laggard.workloads.validate import EVALUATIONS_TO_STOP
 from laggard.workloads.workload import Workload
 
@@ -140,6 +141,7 @@ class RunPlan(Record):
     dataset: str | None = None
     strategy: str | None = None
     batch_size: int | None = None
+    stream: str | None = None
     workers: int
     stop: str | None = None
     backend: Literal["netem", "userspace"]
@@ -165,10 +167,10 @@ class RunPlan(Record):
     def _format_lines(self) -> Iterator[str]:
         yield f"{self.scenario}: {len(self.hosts)} hosts, {self.workers} workers"
         if self.workers:
-            yield (
-                f"  train {self.model} on {self.dataset}, {self.strategy}, batch"
-                f" {self.batch_size}, until {self.stop}"
-            )
+            what = f"train {self.model} on {self.dataset}, {self.strategy}, batch {self.batch_size}"
+            yield f"  {what}, until {self.stop}"
+            if self.stream is not None:
+                yield f"  {self.stream}"
         else:
             yield "  no training: the plays of workflow.yaml are the experiment"
         yield from _format_table("hosts", [_format_host(host) for host in self.hosts])
@@ -325,6 +327,7 @@ def _create_run_plan(scenario: Scenario, cpus: Mapping[str, int], *, own_machine
         "dataset": workload.dataset.name,
         "strategy": workload.strategy.describe(),
         "batch_size": workload.batch_size,
+        "stream": describe_stream(workload.stream, workload.rehearsal),
         "stop": _format_stop(workload),
     }
     return run_plan.model_copy(update=training)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ from laggard.workloads.datasets import digits, open_data, prepare_data
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.streams.task_accuracies import read_tasks
+from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ def read_result(training: Training) -> StreamResult:
     return result
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd"])
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd", "parameter_server"])
 def test_rehearsal_keeps_what_a_naive_training_forgets(train: Train, strategy: str) -> None:
     found, stop = {}, {"stop": {"steps": count_steps()}}
     for name, more in (("naive", {}), ("rehearsal", {"rehearsal": {"size": 100, "sample": 8}})):
@@ -58,8 +62,18 @@ def test_rehearsal_keeps_what_a_naive_training_forgets(train: Train, strategy: s
     assert found["rehearsal"].accuracy > 2 * found["naive"].accuracy
 
 
-@pytest.mark.parametrize("strategy", ["ring_allreduce", "hierarchical", "diloco", "topk"])
-def test_all_strategies_in_lockstep_evaluate_every_task(train: Train, strategy: str) -> None:
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ring_allreduce",
+        "hierarchical",
+        "diloco",
+        "topk",
+        "parameter_server",
+        {"name": "parameter_server", "balanced_batches": True},
+    ],
+)
+def test_all_strategies_in_lockstep_evaluate_every_task(train: Train, strategy: object) -> None:
     training = train(COMMON | {"stop": {"steps": count_steps()}, "strategy": strategy}, 2)
     result = read_result(training)
     assert result.matrix.shape == (5, 5)
@@ -68,7 +82,9 @@ def test_all_strategies_in_lockstep_evaluate_every_task(train: Train, strategy: 
     assert result.matrix[0, 0] > 0.8
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", {"name": "local_sgd", "steps": 7}])
+@pytest.mark.parametrize(
+    "strategy", ["allreduce", {"name": "local_sgd", "steps": 7}, "parameter_server"]
+)
 def test_a_training_ends_with_its_stream(train: Train, strategy: object) -> None:
     training = train(COMMON | {"stop": {"time": "10min"}, "strategy": strategy}, 2)
     assert training.done()["steps"] == count_steps()
@@ -103,3 +119,77 @@ def test_samples_are_exchanged_beside_the_training(train: Train, strategy: str) 
     local = found["local"].table("spans")
     assert not (local.lane == Lane.BACKGROUND).any()
     assert (local.phase == "rehearse").any()
+
+
+STREAM_OF_TIERS = COMMON | {"stop": {"time": "10min"}, "rehearsal": {"size": 50, "sample": 8}}
+TIERS = ("fog", "fog", "edge", "edge")
+
+
+def find_exchanges(training: Training) -> list[int]:
+    """Steps in which the first ranks of the tiers exchanged models."""
+    spans = training.table("spans")
+    across = spans[(spans.phase == "comm") & (spans.group == 4)]
+    assert {*across["rank"]} == {0, 2}
+    return sorted({*map(int, across.step)})
+
+
+def list_task_ends(training: Training) -> list[int]:
+    return [int(line["last_step"] or 0) for line in read_lines(training.output_dir.stream)]
+
+
+def test_tiers_average_at_the_ends_of_tasks_only(train: Train) -> None:
+    strategy = {"name": "hierarchical", "defer": "task_ends"}
+    training = train(STREAM_OF_TIERS | {"strategy": strategy}, 4, tiers=[*TIERS])
+    assert find_exchanges(training) == list_task_ends(training)
+    result = read_result(training)
+    assert result.measures is not None
+    assert result.measures.forgetting < 0.5
+
+
+def test_tiers_average_when_their_measurements_say_so(train: Train) -> None:
+    """Each decision names the step that follows, and all ranks kept to it, or one would wait."""
+    strategy = {"name": "hierarchical", "defer": {"name": "measured", "overhead": 0.5}}
+    training = train(STREAM_OF_TIERS | {"strategy": strategy}, 4, tiers=[*TIERS])
+    exchanges, ends = find_exchanges(training), list_task_ends(training)
+    assert {*ends} < {*exchanges}
+    assert exchanges[0] == 0
+    decisions = read_lines(training.output_dir.decisions)
+    assert [line["step"] for line in decisions] == exchanges
+    for line, after in zip(decisions, exchanges[1:], strict=False):
+        interval = int(re.findall(r"after (\d+) steps", str(line["description"]))[0])
+        end = min(each for each in ends if each > int(line["step"]))
+        assert after == min(int(line["step"]) + interval, end)
+    result = read_result(training)
+    assert result.measures is not None
+    assert result.measures.forgetting < 0.5
+
+
+def test_the_others_learn_on_when_a_worker_is_killed(train: Train) -> None:
+    """One of three is killed in the third of five tasks, each of which has five times the steps."""
+    passes = COMMON | {"stream": {"tasks": 5, "passes": 20}, "stop": {"time": "10min"}}
+    more = {"strategy": "parameter_server", "rehearsal": {"size": 50, "sample": 8}}
+    training = train(passes | more, 3, wait=False)
+    training.begin()
+    third_task, beats = 2 * count_steps(), training.output_dir.heartbeat
+    training.wait_for(lambda: read_heartbeats(beats, 3)[2].step > third_task)
+    os.kill(training.pids[2], signal.SIGKILL)
+    statuses = training.forkery.wait([*training.pids, *training.aside])
+    assert statuses == [0, 0, -signal.SIGKILL, 0, 0, 0], training.logs()
+    assert training.done()["stopped_by"] == "steps"
+    result = read_result(training)
+    assert result.measures is not None
+    assert result.matrix.diagonal().min() > 0.8
+    assert result.measures.forgetting < 0.5
+
+
+def test_a_worker_waits_until_its_samples_have_arrived(train: Train) -> None:
+    """Six samples of the worker at the edge come every half second, and it needs six in a step."""
+    stream = {"tasks": 5, "arrivals": {"edge": {"burst": 6, "every": "0.5s"}}}
+    changed = {"stream": stream, "batch_size": 12, "stop": {"steps": 8}}
+    training = train(COMMON | changed, 2, tiers=["fog", "edge"])
+    steps = training.table("steps")
+    ends_s = (steps[steps["rank"] == 1].end_ns / 1e9).tolist()
+    assert all(end_s >= 0.5 * number for number, end_s in enumerate(ends_s))
+    spans = training.table("spans")
+    waits = spans[(spans.phase == "fetch") & (spans.work == 0)]
+    assert {*waits["rank"]} == {1}

@@ -22,12 +22,17 @@ class LocalGradient:
 
     Args:
         context: training context of the rank; its recorder receives the phases.
+        measures_old_loss: whether `old_loss` is measured.
+
+    Attributes:
+        old_loss: mean loss over the rehearsed samples of the last batch; NaN if it had none.
     """
 
-    def __init__(self, context: TrainingContext) -> None:
+    def __init__(self, context: TrainingContext, *, measures_old_loss: bool = False) -> None:
         from laggard.workloads.tracing.device_clock import device_clock
 
-        self._context = context
+        self._context, self._measures_old_loss = context, measures_old_loss
+        self.old_loss = float("nan")
         self._clock = device_clock(context.device)
 
     def compute(self, batch: Batch, share: Share, loss_scale: float | None = None) -> float:
@@ -48,6 +53,10 @@ class LocalGradient:
         logits = self._context.model(batch.inputs)
         # A summed loss, because the strategy decides what to divide by (see `SampleWeights`).
         summed = cross_entropy(logits[:counted], batch.labels[:counted], reduction="sum")
+        if self._measures_old_loss:
+            old = slice(counted - share.rehearsed, counted)
+            # The mean over no sample is NaN.
+            self.old_loss = cross_entropy(logits[old].detach(), batch.labels[old]).item()
         # A GPU works asynchronously: without this wait its time would go to a later phase.
         self._clock.synchronize()
         recorder.enter(Phase.BACKWARD, work=computed)

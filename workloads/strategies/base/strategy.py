@@ -52,6 +52,7 @@ class TrainingContext:
         record_decision: callback for a decision of the strategy: its step and one sentence; called
             by one rank only.
         first_step: step with which the training begins; not 0 if it goes on from a checkpoint.
+        task_ends: last step of each task of the stream; none without a stream.
     """
 
     rank: int
@@ -70,6 +71,7 @@ class TrainingContext:
     objective: Objective = field(default_factory=Objective)
     record_decision: Callable[[int, str], None] = _ignore_decision
     first_step: int = 0
+    task_ends: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:

@@ -6,6 +6,7 @@ It saves traffic on the slow links between tiers. T. Lin, S. U. Stich, K. K. Pat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
-from laggard.core.edits import write_value
+from laggard.core.edits import remove_key, write_value
+from laggard.core.rules.deferral import DeferredSynchronization
 from laggard.core.rules.synchronization import PeriodicSynchronization, group_ranks_by_tier
 from laggard.core.span_schema import Phase
 from laggard.workloads.specification.section import StepCount
@@ -22,6 +24,12 @@ from laggard.workloads.strategies.base.local_gradient import LocalGradient
 from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
 from laggard.workloads.strategies.base.sample_weights import SampleWeights
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
+from laggard.workloads.strategies.collective.deferral import (
+    DeferralField,
+    DeferralMeter,
+    Measured,
+    plan_deferral,
+)
 from laggard.workloads.tracing.step_result import StepResult
 
 if TYPE_CHECKING:
@@ -49,10 +57,31 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
         default=1, description="steps between two averages of the models within one tier"
     )
     wan_steps: StepCount = Field(default=8, description="steps between two averages of all models")
+    defer: DeferralField = Field(
+        default=None,
+        description=(
+            "averages of all models under a stream, in place of `wan_steps`: task_ends, or measured"
+            " (by the time of an exchange and by what the tiers forget)"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _check_deferral(self) -> Self:
+        if self.defer is None:
+            return self
+        # The default does not say that anyone wrote it, since plans give all values to workers.
+        if self.wan_steps != HierarchicalParameters.model_fields["wan_steps"].default:
+            advice = remove_key(("wan_steps",), "remove wan_steps, or defer")
+            raise broken_rule("deferred averages have no fixed period", advice, ("wan_steps",))
+        if isinstance(self.defer, Measured) and self.compress is not None:
+            rule = "the measurements travel with the average, and compression would change them"
+            advice = remove_key(("compress",), "remove compress, or use `defer: task_ends`")
+            raise broken_rule(rule, advice, ("compress",))
+        return self
 
     @model_validator(mode="after")
     def _check_wan_steps(self) -> Self:
-        if self.wan_steps < self.tier_steps:
+        if self.defer is None and self.wan_steps < self.tier_steps:
             rule = (
                 f"wan_steps must be at least tier_steps ({self.tier_steps}): an average across"
                 " tiers includes one within each tier"
@@ -63,6 +92,11 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
             raise broken_rule(rule, advice, (key,))
         return self
 
+    def describe(self) -> str:
+        """Format name and parameters for people, without a period that does not apply."""
+        text = super().describe()
+        return text if self.defer is None else text.replace(f", wan_steps {self.wan_steps}", "")
+
     def create_worker(self, context: TrainingContext) -> Hierarchical:
         """Create one rank's side (see `Parameters`)."""
         return Hierarchical(self, context)
@@ -71,10 +105,10 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
 class Hierarchical:
     """Worker of `hierarchical`: w_k <- w_k - lr * g_k in every step, then perhaps an average.
 
-    Every `tier_steps` steps, w_k becomes the mean of its tier; every `wan_steps` steps, the mean
-    of all ranks. For the mean of all, each tier computes its sum, the first ranks of the tiers add
-    these sums, and each first rank sends the result to its tier. So only one rank per tier uses
-    the links between tiers.
+    Every `tier_steps` steps, w_k becomes the mean of its tier; every `wan_steps` steps, or when
+    `defer` says so, the mean of all ranks. For the mean of all, each tier computes its sum, the
+    first ranks of the tiers add these sums, and each first rank sends the result to its tier. So
+    only one rank per tier uses the links between tiers.
 
     Args:
         parameters: periods of both averages, and compression of the changes.
@@ -90,8 +124,12 @@ class Hierarchical:
         self.model, self.optimizer = context.model, context.optimizer
         self._context = context
         self._within = PeriodicSynchronization(parameters.tier_steps)
-        self._across = PeriodicSynchronization(parameters.wan_steps, context.last_step)
-        self._gradient = LocalGradient(context)
+        self._across: PeriodicSynchronization | DeferredSynchronization = PeriodicSynchronization(
+            parameters.wan_steps, context.last_step
+        )
+        self._gradient = LocalGradient(
+            context, measures_old_loss=isinstance(parameters.defer, Measured)
+        )
         self._state = FlatState(context.model)
         members = group_ranks_by_tier(context.tiers)
         self._tier = next(tier for tier, ranks in enumerate(members) if context.rank in ranks)
@@ -112,6 +150,13 @@ class Hierarchical:
             SampleWeights(by_samples=by_samples),
         )
         self._deltas = None if codec is None else self._create_deltas(codec)
+        self._meter: DeferralMeter | None = None
+        if parameters.defer is not None:
+            self._across = plan_deferral(parameters.defer, context.task_ends, context.last_step)
+            if isinstance(parameters.defer, Measured):
+                self._meter = DeferralMeter(
+                    parameters.defer, self._across, self._tiers, self._tier, len(self._members)
+                )
 
     def _create_deltas(self, codec: Codec) -> _TierDeltas:
         context, count, synchronize = (
@@ -139,13 +184,17 @@ class Hierarchical:
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Run forward pass, backward pass and update, and an average if due (see `Strategy`)."""
+        begun_s = time.monotonic()
         loss = self._gradient.learn(batch, share, self._tier_weights.loss_scale(share))
         self._tier_weights.add_samples(share)
         self._global_weights.add_samples(share)
-        if self._across.is_due(step):
-            self._average_all()
-        elif self._within.is_due(step):
+        averages_all = self._across.is_due(step)
+        if not averages_all and self._within.is_due(step):
             self._average_tier()
+        if self._meter is not None:
+            self._meter.observe(time.monotonic() - begun_s, self._gradient.old_loss)
+        if averages_all:
+            self._average_all(step)
         self._context.recorder.enter(Phase.OTHER)
         return StepResult(loss)
 
@@ -157,23 +206,34 @@ class Hierarchical:
         self._sum_within(mine)
         self._write(self._tier_weights.mean(mine, len(self._members)))
 
-    def _average_all(self) -> None:
+    def _average_all(self, step: int) -> None:
+        import torch
         import torch.distributed as dist
 
         if self._deltas is not None:
             self._write(self._average_deltas_of_all(self._deltas))
             return
-        mine = self._global_weights.apply_weight(self._read())
+        mine, meter = self._global_weights.apply_weight(self._read()), self._meter
+        if meter is not None:
+            mine = torch.cat([mine, mine.new_tensor(meter.list_numbers())])
         # Numbers of a step's collectives: first the sums of the tiers, then their broadcasts, then
         # the sum of the first ranks.
         self._sum_within(mine)
         if self._context.rank == self._members[0]:
+            begun_s = time.monotonic()
             self._collective(2 * self._tiers, lambda: dist.all_reduce(mine, group=self._leaders))
+            if meter is not None:
+                meter.exchange_s = time.monotonic() - begun_s
         if len(self._members) > 1:
             self._collective(
                 self._tiers + self._tier,
                 lambda: dist.broadcast(mine, self._members[0], group=self._tier_group),
             )
+        if meter is not None:
+            decision = meter.plan(step, mine[-meter.size :].tolist())
+            mine = mine[: -meter.size]
+            if self._context.rank == 0:
+                self._context.record_decision(step, decision)
         # Only called to reset the samples counted since the last average within the tier.
         self._tier_weights.mean(mine, self._context.world_size)
         self._write(self._global_weights.mean(mine, self._context.world_size))

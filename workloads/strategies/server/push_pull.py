@@ -28,8 +28,9 @@ class ServerMessageKind(enum.IntEnum):
     HELLO = 1
     PUSH = 2
     """Gradient of a worker. Version: the model version that it read. Values: its clock, its
-    samples, samples of the whole batch, and with balanced batches the cost of its steps
-    (`CostReport`). Tensor: gradients, then buffers, possibly encoded by a `GradientPacker`.
+    samples, samples of the whole batch, those of its samples that are old ones of a stream, and
+    with balanced batches the cost of its steps (`CostReport`). Tensor: gradients, then buffers,
+    possibly encoded by a `GradientPacker`.
     """
 
     MODEL = 3
@@ -105,6 +106,7 @@ class PushPullWorker:
             step,
             len(share.indices),
             share.batch_size,
+            share.rehearsed,
             *self._measure_cost(step, len(batch.labels)),
         )
         self._endpoint.deliver(

@@ -23,12 +23,14 @@ class Push:
         clock: clock that the gradient was computed in.
         samples: samples that the gradient sums.
         batch_size: samples in the whole batch of that clock.
+        rehearsed: samples that are old ones of a stream.
     """
 
     rank: int
     clock: int
     samples: int
     batch_size: int
+    rehearsed: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,16 @@ class Update:
     def samples(self) -> int:
         """Number of samples of all its gradients."""
         return sum(push.samples for push in self.pushes)
+
+    @property
+    def new_samples(self) -> int:
+        """Number of samples of all its gradients, without old ones of a stream."""
+        return sum(push.samples - push.rehearsed for push in self.pushes)
+
+    @property
+    def clock(self) -> int:
+        """Clock of its gradients."""
+        return self.pushes[0].clock
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,8 @@ def describe_strategy(name: str, parameters: Mapping[str, object]) -> Alternativ
     Raises:
         InputError: no such strategy can be simulated.
     """
+    if parameters.get("defer") is not None:
+        raise InputError(f"{name}: deferred averages cannot be simulated — leave out `defer`")
     known = _KINDS[name].defaults if name in _KINDS else {}
     given = {
         key: value
