@@ -14,7 +14,7 @@ from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, AnalysisResult
 from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
 from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
-from laggard.analysis.findings.stream_result import format_stream
+from laggard.analysis.findings.stream_result import format_lost_buffers, format_stream
 from laggard.analysis.findings.wait_sentences import (
     format_jitter,
     format_pipeline_waits,
@@ -143,7 +143,13 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     findings = (*findings, *jitter) if is_small else (*jitter, *findings)
     return AnswerParts(
         state,
-        (*unexplained, *findings, *format_decisions(run), *format_stream(run.stream_tasks)),
+        (
+            *unexplained,
+            *findings,
+            *format_decisions(run),
+            *format_stream(run.stream_tasks),
+            *format_lost_buffers(run),
+        ),
         () if unexplained or is_alone else format_remainder(analysis),
     )
 

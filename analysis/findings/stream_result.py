@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard.analysis.tables.load_run import RunData
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.files.input_files import JsonDocument
 from laggard.core.rules.incremental_learning import IncrementalMeasures, measure_incremental
 from laggard.core.run_schema import StreamTask
+from laggard.core.span_schema import Phase
 from laggard.core.text.text_format import format_percent
 
 
@@ -44,6 +46,26 @@ def summarize_stream(tasks: Sequence[StreamTask]) -> StreamResult | None:
     initial = np.array([each.initial_accuracy for each in tasks])
     is_complete = len(rows) == len(tasks)
     return StreamResult(matrix, measure_incremental(matrix, initial) if is_complete else None)
+
+
+def format_lost_buffers(run: RunData) -> tuple[str, ...]:
+    """Return a sentence about each worker that left with its buffer before the stream ended."""
+    tasks, steps = run.stream_tasks, run.steps
+    if not tasks or run.record is None or not (run.spans.phase == Phase.REHEARSE.code).any():
+        return ()
+    gone = {*run.record.lost_ranks, *(each.rank for each in run.record.churn)}
+    ends, last = [task.last_step for task in tasks], int(steps.step.max(initial=-1))
+    sentences = []
+    for rank in sorted(gone):
+        step = int(steps.step[steps.rank == rank].max(initial=-1))
+        # Who came back has the last step, and its buffer.
+        if step < last:
+            task = int(np.searchsorted(ends, step)) + 1
+            sentences.append(
+                f"{run.hosts[rank].host} (rank {rank}) left in task {task} of {len(tasks)}; the old"
+                " samples in its buffer were lost with it."
+            )
+    return tuple(sentences)
 
 
 def build_stream_document(tasks: Sequence[StreamTask]) -> JsonDocument:

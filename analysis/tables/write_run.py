@@ -11,6 +11,7 @@ import numpy as np
 from laggard.analysis.tables.columns import Columns, SpanColumns
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.core.files.output_files import replace_file, write_json, write_text
+from laggard.core.run_schema import STREAM_FILE
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Phase,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def write_run(run: RunData, folder: Path) -> Path:
-    """Write `run.json`, the four tables and `fidelity.json`.
+    """Write `run.json`, the four tables, `fidelity.json`, and decisions and tasks if there are any.
 
     Args:
         run: run to write.
@@ -44,6 +45,9 @@ def write_run(run: RunData, folder: Path) -> Path:
     if run.record is not None:
         write_text(folder / "run.json", run.record.model_dump_json(indent=2))
     write_json(folder / "fidelity.json", [check.model_dump() for check in run.fidelity])
+    for name, records in (("decisions.json", run.decisions), (STREAM_FILE, run.stream_tasks)):
+        if records:
+            write_json(folder / name, [each.model_dump() for each in records])
     _write_parts(
         (to_span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nbclient import NotebookClient
 import laggard.analysis
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.write_run import write_run
+from laggard.core.run_schema import StreamTask
 from tests.analysis.campaign_tables import TableSpec, generate_rows, write_results
 from tests.predict.scenario_folder import write_scenario
 
@@ -19,7 +21,8 @@ NOTEBOOKS = Path(laggard.analysis.__file__).with_name("notebooks")
 
 
 @pytest.mark.parametrize(
-    "name", ["stragglers", "stalls", "what_if", "compare_runs", "predict", "campaign"]
+    "name",
+    ["stragglers", "stalls", "what_if", "compare_runs", "predict", "campaign", "incremental"],
 )
 def test_the_notebooks_as_shipped_have_no_outputs(name: str) -> None:
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
@@ -100,6 +103,25 @@ def test_a_campaign_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert any("best: strategy=local_sgd" in data.get("text/markdown", "") for data in shown)
     assert any("paired Student" in data.get("text/plain", "") for data in shown)
     assert sum("image/svg+xml" in data for data in shown) == 2
+
+
+@pytest.mark.long
+def test_what_was_forgotten_is_shown(
+    quickstart_run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tuple(
+        StreamTask(
+            classes=(number,), last_step=9 + 10 * number, initial_accuracy=0.1,
+            steps=(9, 19), accuracies=accuracies,
+        )
+        for number, accuracies in enumerate([(0.9, 0.4), (0.0, 0.8)])
+    )  # fmt: skip
+    learnt = dataclasses.replace(quickstart_run, stream_tasks=tasks)
+    run = write_run(learnt, tmp_path / "run")
+    shown = executed("incremental", tmp_path, monkeypatch, LAGGARD_RUN=str(run))
+    assert any("50.0 percentage points" in data.get("text/markdown", "") for data in shown)
+    assert any("forgetting" in data.get("text/plain", "") for data in shown)
+    assert sum("image/svg+xml" in data for data in shown) == 1
 
 
 def executed(

@@ -62,6 +62,8 @@ def _check_outcome(record: RunRecord) -> None:
     assert 0 < record.outcome.fairness <= 1
     assert record.outcome.makespan_s > 0
     assert record.outcome.bytes_sent > 0
+    assert record.outcome.bytes_across_tiers is not None
+    assert 0 <= record.outcome.bytes_across_tiers <= record.outcome.bytes_sent
 
 
 def _check_files(folder: Path) -> None:

@@ -43,7 +43,8 @@ def build_row(document: Mapping[str, object], elapsed_s: float) -> dict[str, Sca
     if isinstance(versions, dict):
         row["versions_laggard"] = _scalar(versions.get("laggard"))
     if isinstance(outcome, dict):
-        row |= {key: _scalar(outcome.get(key)) for key in OUTCOME_COLUMNS if key in outcome}
+        known = (*OUTCOME_COLUMNS, "bytes_across_tiers")
+        row |= {key: _scalar(outcome.get(key)) for key in known if key in outcome}
     columns = document.get("columns")
     if isinstance(columns, dict):
         row |= {key: _scalar(columns[key]) for key in TASK_COLUMNS if key in columns}

@@ -51,5 +51,5 @@ TASK_COLUMNS = (
 )
 """Columns that only cells without a continuum have."""
 
-OPTIONAL_COLUMNS = (*TASK_COLUMNS, "forgetting")
+OPTIONAL_COLUMNS = (*TASK_COLUMNS, "forgetting", "bytes_across_tiers")
 """Columns that stand between the fixed and the varied if a cell has them."""

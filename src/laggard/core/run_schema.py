@@ -58,6 +58,7 @@ class RunOutcome(Record):
         accuracy: last accuracy; None if the model was not evaluated.
         samples_per_s: samples of all ranks per second.
         bytes_sent: bytes that all links carried.
+        bytes_across_tiers: those of links between hosts of different tiers; None in older files.
         cost: cost in the unit of the scenario's prices; None if the scenario has no prices.
         fairness: Jain's index over applied samples against capacity.
         stopped_by: stopping rule that ended the training.
@@ -71,6 +72,7 @@ class RunOutcome(Record):
     cost: float | None
     fairness: float
     stopped_by: StopReason
+    bytes_across_tiers: int | None = None
 
 
 def _rename_own_pace(value: object) -> object:

@@ -168,6 +168,7 @@ def _compute_outcome(scenario: Scenario, run: RunData, done: TrainingEnd) -> Run
             "accuracy": done.accuracy,
             "samples_per_s": sum(samples) / makespan_s if makespan_s > 0 else 0.0,
             "bytes_sent": sent,
+            "bytes_across_tiers": bytes_across_tiers,
             "cost": compute_cost(
                 makespan_s, tiers, bytes_across_tiers, scenario.workload.objective.prices
             ),

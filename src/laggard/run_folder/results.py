@@ -35,9 +35,10 @@ def format_run_result(record: RunRecord, folder: Path) -> str:
     if record.outcome is not None:
         o = record.outcome
         accuracy_text = f", accuracy {100 * o.accuracy:.1f} %" if o.accuracy is not None else ""
+        across = f" ({o.bytes_across_tiers / 1e6:.0f} across tiers)" if o.bytes_across_tiers else ""
         lines.append(
             f"  {o.steps} steps in {o.makespan_s:.1f} s{accuracy_text}, {o.samples_per_s:.0f}"
-            f" samples/s, {o.bytes_sent / 1e6:.0f} MB sent, fairness {o.fairness:.2f}"
+            f" samples/s, {o.bytes_sent / 1e6:.0f} MB sent{across}, fairness {o.fairness:.2f}"
             + (f", price {o.cost:.3g}" if o.cost is not None else "")
         )
     lines += [f"  warning: {warning}" for warning in record.warnings]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from laggard.analysis.findings.stream_result import (
     build_stream_document,
+    format_lost_buffers,
     format_stream,
     summarize_stream,
 )
+from laggard.analysis.tables.load_run import RunData
 from laggard.core.run_schema import StreamTask
+from laggard.core.span_schema import Phase
 
 
 def task(last_step: int, *accuracies: float) -> StreamTask:
@@ -48,3 +54,26 @@ def test_a_training_without_a_stream_says_nothing_of_tasks() -> None:
     assert summarize_stream(()) is None
     assert build_stream_document(()) is None
     assert format_stream(()) == ()
+
+
+def test_a_worker_that_left_took_its_buffer_along(quickstart_run: RunData) -> None:
+    record = quickstart_run.record
+    assert record is not None
+    steps, spans = quickstart_run.steps, quickstart_run.spans
+    last = int(steps.step.max())
+    tasks = (task(last // 4), task(last // 2), task(last))
+    third = (steps.rank != 1) | (steps.step <= last // 3)
+    left = dataclasses.replace(
+        quickstart_run,
+        stream_tasks=tasks,
+        steps=steps.where(third),
+        spans=spans.with_columns(
+            **{**spans.to_dict(), "phase": np.full(len(spans), Phase.REHEARSE.code)}
+        ),
+        record=record.model_copy(update={"lost_ranks": (1, 2)}),
+    )
+    (sentence,) = format_lost_buffers(left)
+    assert "(rank 1) left in task 2 of 3" in sentence
+    assert format_lost_buffers(dataclasses.replace(left, spans=spans)) == ()
+    assert format_lost_buffers(dataclasses.replace(left, record=record)) == ()
+    assert format_lost_buffers(dataclasses.replace(left, stream_tasks=())) == ()
