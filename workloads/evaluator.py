@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,6 +112,12 @@ class _Judge:
         snapshot.unlink()
         return self._judge()
 
+    def judge_tier(self, tier: str, whole: torch.Tensor) -> None:
+        """Record the accuracies of a tier's own model, given as one vector, on the tasks."""
+        assert self.tasks is not None
+        FlatState(self.model).write(whole)
+        self.tasks.write(*count_correct(self.model, self.test), tier)
+
     def _judge(self) -> float:
         # Before anyone knows the result, since the last one ends the run.
         if self.weights is not None:
@@ -153,7 +160,11 @@ def _serve_evaluations(plan: EvaluatorPlan, judge: _Judge) -> None:
             accuracies.append(judge.judge_snapshot(output_dir.snapshot(number)))
         else:
             # The ranks had different models, each of which wrote its part. Their mean is
-            # evaluated.
+            # evaluated, and under a stream the mean of each tier.
+            if judge.tasks is not None:
+                for tier, ranks in _list_ranks(plan.tiers).items():
+                    mean = read_parts(output_dir, number, ranks, dtype, remove=False)
+                    judge.judge_tier(tier, mean)
             parts = read_parts(output_dir, number, range(plan.world_size), dtype)
             accuracies.append(judge.judge_vector(parts))
         verdict = (
@@ -197,6 +208,14 @@ def _serve_parameter_server(plan: EvaluatorPlan, judge: _Judge) -> None:
         LOGGER.info("after %s samples: accuracy %.4f", line["samples"], accuracies[-1])
         if line["final"]:
             return
+
+
+def _list_ranks(tiers: Sequence[str]) -> dict[str, list[int]]:
+    """Return the ranks of each tier; none if all are in one, whose model is that of all."""
+    ranks: dict[str, list[int]] = {}
+    for rank, tier in enumerate(tiers):
+        ranks.setdefault(tier, []).append(rank)
+    return ranks if len(ranks) > 1 else {}
 
 
 def _wait_for_all(start_barrier: StartBarrier, barrier: int) -> int:

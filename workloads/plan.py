@@ -168,7 +168,13 @@ class ServerPlan(TrainingPlan):
 
 
 class EvaluatorPlan(TrainingPlan):
-    """Plan of the process that prepares the data and evaluates snapshots, outside the continuum."""
+    """Plan of the process that prepares the data and evaluates snapshots, outside the continuum.
+
+    Attributes:
+        tiers: layer of every rank's host.
+    """
+
+    tiers: tuple[str, ...] = ()
 
 
 class SampledHost(ProcessPlan):
@@ -345,6 +351,7 @@ def plan_evaluator(workers: Sequence[WorkerPlan]) -> EvaluatorPlan:
         output_dir=first.output_dir,
         dilation=first.dilation,
         relayed=first.relayed,
+        tiers=first.tiers,
     )
 
 

@@ -228,6 +228,11 @@ def _check_deferral(workload: Workload, source: YamlSource) -> Iterator[Problem]
     elif workload.rehearsal is None and deferral.name == "measured":
         rule = "forgetting is measured on old samples, and the workload keeps none"
         yield source.locate_problem(key, rule, "add `rehearsal`, or use task_ends")
+    period = ("strategy", "wan_steps")
+    if source.at(period) is not None:
+        rule = "deferred averages have no fixed period"
+        advice = remove_key(period, "remove wan_steps, or defer")
+        yield source.locate_problem(period, rule, advice)
 
 
 def _check_churn(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from laggard.core.files.input_files import JsonDocument
 from laggard.core.rules.incremental_learning import IncrementalMeasures, measure_incremental
 from laggard.core.run_schema import StreamTask
 from laggard.core.span_schema import Phase
-from laggard.core.text.text_format import format_percent
+from laggard.core.text.text_format import format_list, format_percent
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,15 @@ class StreamResult:
     Attributes:
         matrix: accuracy on each task after each task that has ended, [E, T].
         measures: measures of all tasks; None if not all have ended.
+        tiers: mean accuracy of each tier's own model, over all tasks and evaluations; empty if
+            the tiers had no models of their own in any evaluation.
+        mean_accuracy: the same of the model of all.
     """
 
     matrix: FloatArray
     measures: IncrementalMeasures | None
+    tiers: Mapping[str, float]
+    mean_accuracy: float
 
 
 def summarize_stream(tasks: Sequence[StreamTask]) -> StreamResult | None:
@@ -45,7 +51,19 @@ def summarize_stream(tasks: Sequence[StreamTask]) -> StreamResult | None:
     matrix = np.array(rows, dtype=np.float64).reshape(len(rows), len(tasks))
     initial = np.array([each.initial_accuracy for each in tasks])
     is_complete = len(rows) == len(tasks)
-    return StreamResult(matrix, measure_incremental(matrix, initial) if is_complete else None)
+    tiers = {tier: _mean(each.tiers[tier] for each in tasks) for tier in tasks[0].tiers}
+    return StreamResult(
+        matrix,
+        measure_incremental(matrix, initial) if is_complete else None,
+        tiers,
+        _mean(each.accuracies for each in tasks),
+    )
+
+
+def _mean(accuracies: Iterable[Sequence[float]]) -> float:
+    """Return the mean over tasks and evaluations; NaN without evaluations."""
+    values = np.array([*accuracies], dtype=np.float64)
+    return float(values.mean()) if values.size else math.nan
 
 
 def format_lost_buffers(run: RunData) -> tuple[str, ...]:
@@ -81,24 +99,41 @@ def build_stream_document(tasks: Sequence[StreamTask]) -> JsonDocument:
         "forgetting": None if measures is None else measures.forgetting,
         "backward_transfer": None if measures is None else measures.backward_transfer,
         "forward_transfer": None if measures is None else measures.forward_transfer,
+        "tiers": {**result.tiers},
     }
 
 
 def format_stream(tasks: Sequence[StreamTask]) -> tuple[str, ...]:
-    """Return a sentence about what the training learnt and forgot; nothing without a stream."""
+    """Return sentences about what the training learnt and forgot; nothing without a stream."""
     result = summarize_stream(tasks)
     if result is None:
         return ()
+    return (_format_measures(result, len(tasks)), *_format_tiers(result))
+
+
+def _format_measures(result: StreamResult, tasks: int) -> str:
     measures = result.measures
     if measures is None:
-        return (f"{len(result.matrix)} of the stream's {len(tasks)} tasks ended.",)
-    if len(tasks) == 1:
-        return (f"After the stream's only task, accuracy was {format_percent(measures.accuracy)}.",)
+        return f"{len(result.matrix)} of the stream's {tasks} tasks ended."
+    if tasks == 1:
+        return f"After the stream's only task, accuracy was {format_percent(measures.accuracy)}."
+    return (
+        f"After the stream's {tasks} tasks, accuracy was {format_percent(measures.accuracy)} on"
+        f" average over them, and {100 * measures.forgetting:.1f} percentage points of the best"
+        " accuracy on earlier tasks were forgotten."
+    )
+
+
+def _format_tiers(result: StreamResult) -> tuple[str, ...]:
+    if not result.tiers:
+        return ()
+    own = format_list(
+        [f"{format_percent(accuracy)} in {tier}" for tier, accuracy in result.tiers.items()]
+    )
+    mean = format_percent(result.mean_accuracy)
     return (
         (
-            f"After the stream's {len(tasks)} tasks, accuracy was"
-            f" {format_percent(measures.accuracy)} on average over them, and"
-            f" {100 * measures.forgetting:.1f} percentage points of the best accuracy on earlier"
-            " tasks were forgotten."
+            "On average over all evaluations and tasks, the tiers' own models had an accuracy of"
+            f" {own}, and their mean one of {mean}."
         ),
     )

@@ -218,7 +218,10 @@ def _read_list(path: Path, kind: type[_R], contents: str) -> tuple[_R, ...]:
 def _read_stream_tasks(path: Path) -> tuple[StreamTask, ...]:
     tasks = _read_list(path, StreamTask, "tasks")
     evaluated = {each.steps for each in tasks}
-    if len(evaluated) > 1 or any(len(each.steps) != len(each.accuracies) for each in tasks):
+    counts = {
+        len(each) for task in tasks for each in (task.steps, task.accuracies, *task.tiers.values())
+    }
+    if len(evaluated) > 1 or len(counts) > 1 or len({tuple(each.tiers) for each in tasks}) > 1:
         raise RunFolderError(f"{path}: the tasks do not have the same evaluations")
     return tasks
 

@@ -66,12 +66,20 @@ def test_files_of_different_sizes_are_not_exchanged(folder: Path) -> None:
         ("workload.strategy=backup_workers", "fast workers would be in later tasks"),
         ("workload.strategy={name: hierarchical, defer: someday}", "averages are not deferred so"),
         (
-            "workload.strategy={name: hierarchical, defer: measured, wan_steps: 4}",
+            "workload.strategy={name: hierarchical, defer: measured, wan_steps: 8}",
             "deferred averages have no fixed period",
         ),
         (
             "workload.strategy={name: hierarchical, defer: measured, compress: fp16}",
             "compression would change them",
+        ),
+        (
+            "workload.strategy={name: hierarchical, defer: bytes}",
+            "",
+        ),
+        (
+            "workload.strategy={name: hierarchical, defer: {name: bytes, every_mb: 0}}",
+            "",
         ),
     ],
 )
@@ -126,6 +134,8 @@ def test_what_a_strategy_does_not_have_is_refused(
         "parameter_server",
         "{name: hierarchical, defer: task_ends, compress: fp16}",
         "{name: hierarchical, defer: {name: measured, overhead: 0.2, tolerance: 0}}",
+        "{name: hierarchical, defer: drift}",
+        "{name: hierarchical, defer: {name: bytes, every_mb: 1}, compress: fp16}",
     ],
 )
 def test_strategies_in_lockstep_learn_from_a_stream(folder: Path, strategy: str) -> None:

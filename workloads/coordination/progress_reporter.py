@@ -89,9 +89,14 @@ def write_part(
 
 
 def read_parts(
-    output_dir: WorkerOutputDir, number: int, ranks: Iterable[int], dtype: torch.dtype
+    output_dir: WorkerOutputDir,
+    number: int,
+    ranks: Iterable[int],
+    dtype: torch.dtype,
+    *,
+    remove: bool = True,
 ) -> torch.Tensor:
-    """Return the weighted mean of a snapshot's parts and remove their files.
+    """Return the weighted mean of a snapshot's parts, and perhaps remove their files.
 
     Missing parts are left out. The shape is [parameters + buffers].
     """
@@ -104,5 +109,6 @@ def read_parts(
         part = torch.from_numpy(np.fromfile(path, dtype=kind))
         weight = float(part[-1])
         total, weights = total.add(part[:-1], alpha=weight), weights + weight
-        path.unlink()
+        if remove:
+            path.unlink()
     return total.div_(weights).to(dtype)

@@ -38,17 +38,22 @@ class TaskAccuracies:
             line = {"last_step": end - 1, "classes": " ".join(map(str, classes))}
             append_line(self.output_dir.stream, line)
 
-    def write(self, correct: Indices, number: Indices) -> None:
+    def write(self, correct: Indices, number: Indices, tier: str | None = None) -> None:
         """Write the accuracies on all tasks.
+
+        A tier's own accuracies are written before those of the mean model.
 
         Args:
             correct: test samples of each class that are classified correctly, [C].
             number: test samples of each class, [C].
+            tier: tier whose model it is; None for the model of all.
         """
+        whose = {} if tier is None else {"tier": tier}
         for task, group in enumerate(self.partition.stream.classes):
             chosen = [each for each in group if each < len(number)]
             accuracy = float(correct[chosen].sum() / max(1, number[chosen].sum()))
-            append_line(self.output_dir.task_accuracies, {"task": task, "accuracy": accuracy})
+            line = {"task": task, "accuracy": accuracy} | whose
+            append_line(self.output_dir.task_accuracies, line)
 
 
 class _TaskLine(BaseModel):
@@ -58,6 +63,7 @@ class _TaskLine(BaseModel):
 
 class _AccuracyLine(BaseModel):
     task: int = Field(ge=0)
+    tier: str | None = Field(default=None, max_length=256)
     accuracy: float = Field(ge=0, le=1)
 
 
@@ -78,8 +84,13 @@ def read_tasks(output_dir: WorkerOutputDir, steps: Sequence[int]) -> tuple[Strea
     tasks = _TASK_LINES.validate_python(read_lines(output_dir.stream))
     lines = _ACCURACY_LINES.validate_python(read_lines(output_dir.task_accuracies))
     by_task: list[list[float]] = [[] for _ in tasks]
+    by_tier: dict[str, list[dict[int, float]]] = {}
     for line in lines:
-        by_task[line.task].append(line.accuracy)
+        if line.tier is None:
+            by_task[line.task].append(line.accuracy)
+        else:
+            own = by_tier.setdefault(line.tier, [{} for _ in tasks])
+            own[line.task][len(by_task[line.task])] = line.accuracy
     # The first one is that of the initial model. The last ones are missing if the evaluator was
     # ended between two lines.
     whole = min([len(steps), *(len(each) - 1 for each in by_task)])
@@ -92,6 +103,11 @@ def read_tasks(output_dir: WorkerOutputDir, steps: Sequence[int]) -> tuple[Strea
             initial_accuracy=accuracies[0],
             steps=tuple(steps[:whole]),
             accuracies=tuple(accuracies[1 : whole + 1]),
+            tiers={
+                # Without its own line, a tier had the model of all.
+                tier: tuple(own[number].get(at, accuracies[at]) for at in range(1, whole + 1))
+                for tier, own in by_tier.items()
+            },
         )
-        for task, accuracies in zip(tasks, by_task, strict=True)
+        for number, (task, accuracies) in enumerate(zip(tasks, by_task, strict=True))
     )

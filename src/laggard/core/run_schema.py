@@ -322,6 +322,7 @@ class StreamTask(Record):
         initial_accuracy: accuracy of the initial model.
         steps: steps of the evaluations, in ascending order.
         accuracies: accuracy of each evaluation.
+        tiers: the same for each tier's own model, if the tiers had different ones at times.
     """
 
     classes: tuple[int, ...]
@@ -329,6 +330,7 @@ class StreamTask(Record):
     initial_accuracy: float = Field(ge=0, le=1)
     steps: tuple[int, ...]
     accuracies: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+    tiers: dict[str, tuple[Annotated[float, Field(ge=0, le=1)], ...]] = {}
 
 
 class Finding(Record):

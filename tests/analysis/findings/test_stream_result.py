@@ -42,6 +42,17 @@ def test_the_evaluation_at_or_after_the_end_of_a_task_counts() -> None:
     assert "40.0 percentage points" in sentence
 
 
+def test_tiers_with_models_of_their_own_are_told_apart() -> None:
+    tiers = {"cloud": (0.9, 0.9, 0.9), "edge": (0.0, 0.5, 0.1)}
+    one = task(14, 0.4, 0.8, 0.6).model_copy(update={"tiers": tiers})
+    sentence = format_stream((one,))[-1]
+    assert "90 % in cloud and 20 % in edge" in sentence
+    assert "their mean one of 60 %" in sentence
+    document = build_stream_document((one,))
+    assert isinstance(document, dict)
+    assert document["tiers"] == {"cloud": pytest.approx(0.9), "edge": pytest.approx(0.2)}
+
+
 def test_a_stream_that_was_cut_off_has_no_measures() -> None:
     tasks = (task(4, 0.9, 0.5, 0.2), task(20, 0.0, 0.7, 0.6))
     result = summarize_stream(tasks)

@@ -1,4 +1,4 @@
-"""Averages across tiers cost no more than the limit; only forgetting makes them more frequent."""
+"""Averages across tiers cost no more than the limit; only need makes them more frequent."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ def test_exchanges_take_at_most_their_part_of_the_time(
 
 
 @given(RULES, INTERVALS, TIERS)
-def test_only_forgetting_makes_averages_more_frequent(
+def test_only_need_makes_averages_more_frequent(
     rule: DeferralRule, previous: int, tiers: list[TierMeasurement]
 ) -> None:
     interval = rule.plan_interval(previous, tiers)
-    if any(each.forgetting > rule.tolerance for each in tiers):
-        free = [TierMeasurement(0.0, each.step_s, each.forgetting) for each in tiers]
+    if any(each.need > rule.tolerance for each in tiers):
+        free = [TierMeasurement(0.0, each.step_s, each.need) for each in tiers]
         assert rule.plan_interval(previous, free) == max(1, previous // 2)
     else:
         assert interval >= 2 * previous
 
 
-def test_without_a_measured_step_only_forgetting_counts() -> None:
+def test_without_a_measured_step_or_a_limit_only_need_counts() -> None:
     rule = DeferralRule(0.1, 0.2)
     assert rule.plan_interval(3, [TierMeasurement(1.0, 0.0, 0.0)]) == 6
+    assert DeferralRule(None, 0.2).plan_interval(8, [TierMeasurement(1.0, 0.5, 0.3)]) == 4
 
 
 @given(st.sets(st.integers(0, 200), min_size=1), st.none() | st.integers(0, 200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,45 @@ def test_tiers_average_when_their_measurements_say_so(train: Train) -> None:
     result = read_result(training)
     assert result.measures is not None
     assert result.measures.forgetting < 0.5
+
+
+def test_tiers_average_after_so_many_bytes(train: Train) -> None:
+    """A step has 16 new images and up to 32 old ones, of 64 numbers with 4 bytes."""
+    every_mb = 10 * (16 + 32) * 64 * 4 / 1e6
+    strategy = {"name": "hierarchical", "defer": {"name": "bytes", "every_mb": every_mb}}
+    more = {"strategy": strategy, "evaluate_every": 400}
+    training = train(STREAM_OF_TIERS | more, 4, tiers=[*TIERS])
+    exchanges, ends = find_exchanges(training), list_task_ends(training)
+    for before, after in pairwise([end for end in ends if end > ends[0]]):
+        within = [step for step in exchanges if before <= step <= after]
+        # It is 11 if the last step of a pass is among them, which has fewer samples.
+        assert {b - a for a, b in pairwise(within[:-1])} <= {10, 11}
+        assert len(within) > 2
+    # Between averages, each tier has learnt from samples that the others have not seen.
+    steps = [int(line["step"]) for line in read_lines(training.output_dir.evaluations)]
+    tasks = read_tasks(training.output_dir, steps)
+    own = np.array([task.tiers["edge"] for task in tasks])
+    mean = np.array([task.accuracies for task in tasks])
+    common = np.isin(steps, exchanges)
+    assert (own == mean)[:, common].all()
+    assert (own != mean)[:, ~common].any()
+    result = summarize_stream(tasks)
+    assert result is not None
+    assert {*result.tiers} == {"fog", "edge"}
+
+
+def test_tiers_average_more_often_the_farther_they_drift(train: Train) -> None:
+    exchanges = {}
+    for tolerance in (0.0, 100.0):
+        strategy = {"name": "hierarchical", "defer": {"name": "drift", "tolerance": tolerance}}
+        training = train(STREAM_OF_TIERS | {"strategy": strategy}, 4, tiers=[*TIERS])
+        exchanges[tolerance] = find_exchanges(training)
+        decisions = read_lines(training.output_dir.decisions)
+        assert [line["step"] for line in decisions] == exchanges[tolerance]
+        assert re.search(r"moved by [\d.]+ % of its norm", str(decisions[-1]["description"]))
+    # Every model moves in every step, and none a hundred times as far as it is from zero.
+    assert exchanges[0.0] == [*range(count_steps())]
+    assert len(exchanges[100.0]) < count_steps() / 10
 
 
 def test_the_others_learn_on_when_a_worker_is_killed(train: Train) -> None:

@@ -27,6 +27,40 @@ class TaskEnds(Section):
     name: Literal["task_ends"] = "task_ends"
 
 
+class AfterBytes(Section):
+    """Averages across tiers at the ends of tasks, and after so many bytes of samples."""
+
+    name: Literal["bytes"]
+    every_mb: float = Field(
+        gt=0,
+        le=1e9,
+        description=(
+            "megabytes of samples, as the model receives them, on which all workers together train"
+            " between two averages of all tiers"
+        ),
+    )
+
+
+class Drift(Section):
+    """Averages across tiers by how far their models have moved away from the last common one.
+
+    Kamp, Boley, Keren, Schuster, Sharfman, *Communication-efficient distributed online prediction
+    by dynamic model synchronization*, ECML PKDD 2014, limit this distance too. There a tier speaks
+    up when it has reached it; here the distance in one average sets the interval to the next one.
+    """
+
+    name: Literal["drift"]
+    tolerance: float = Field(
+        default=0.05,
+        ge=0,
+        le=100,
+        description=(
+            "distance of a tier's model from the last common one, relative to the latter's norm,"
+            " above which the tiers average more often; otherwise they average less often"
+        ),
+    )
+
+
 class Measured(Section):
     """Averages across tiers by what they cost and what the tiers forget without them."""
 
@@ -48,7 +82,7 @@ class Measured(Section):
     )
 
 
-DEFERRAL_NAMES = ("task_ends", "measured")
+DEFERRAL_NAMES = ("task_ends", "bytes", "drift", "measured")
 
 
 def parse_deferral(value: object) -> object:
@@ -68,7 +102,7 @@ def parse_deferral(value: object) -> object:
     return mapping
 
 
-Deferral = TaskEnds | Measured
+Deferral = TaskEnds | AfterBytes | Drift | Measured
 DeferralField = Annotated[
     Annotated[Deferral, Discriminator("name")] | None,
     BeforeValidator(parse_deferral),
@@ -88,7 +122,29 @@ def plan_deferral(
     """
     ends = {*task_ends} if last_step is None else {*task_ends, last_step}
     # The first average measures how long an exchange takes.
-    return DeferredSynchronization(sorted(ends), 0 if isinstance(deferral, Measured) else None)
+    is_measured = isinstance(deferral, (Drift, Measured))
+    return DeferredSynchronization(sorted(ends), 0 if is_measured else None)
+
+
+@dataclass
+class ByteCounter:
+    """Count of the bytes since the last average of all tiers, which is the same on all ranks.
+
+    Attributes:
+        every: bytes between two averages.
+        synchronization: steps with an average, which this counter adds to.
+    """
+
+    every: float
+    synchronization: DeferredSynchronization
+    _counted: int = 0
+
+    def count(self, step: int, step_bytes: int) -> None:
+        """Count the bytes of the samples of all ranks in a step, and add an average if due."""
+        self._counted += step_bytes
+        if self._counted >= self.every or self.synchronization.is_due(step):
+            self._counted = 0
+            self.synchronization.averaged = step
 
 
 @dataclass
@@ -102,14 +158,16 @@ class DeferralMeter:
         tier: tier of this rank.
         ranks: number of ranks in this tier.
         exchange_s: seconds of this rank's last exchange with other tiers; 0 if others do that.
+        drift: distance of this rank's model from the last common one, relative to that one's norm.
     """
 
-    settings: Measured
+    settings: Drift | Measured
     synchronization: DeferredSynchronization
     tiers: int
     tier: int
     ranks: int
     exchange_s: float = 0.0
+    drift: float = 0.0
     _interval: int = 1
     _steps: int = 0
     _seconds: float = 0.0
@@ -136,15 +194,16 @@ class DeferralMeter:
         """Return this rank's numbers, which are added to those of all ranks.
 
         The sum over a tier's ranks is the time of the one that exchanges, the mean time of a step,
-        and the mean forgetting.
+        and the mean forgetting or drift.
         """
         numbers = [0.0] * self.size
         first = _NUMBERS * self.tier
         forgetting = self._losses[-1] - self._losses[0] if self._losses else 0.0
+        need = self.drift if isinstance(self.settings, Drift) else forgetting
         numbers[first : first + _NUMBERS] = [
             self.exchange_s,
             self._seconds / max(self._steps, 1) / self.ranks,
-            forgetting / self.ranks,
+            need / self.ranks,
         ]
         return numbers
 
@@ -159,17 +218,25 @@ class DeferralMeter:
             TierMeasurement(*numbers[first : first + _NUMBERS])
             for first in range(0, self.size, _NUMBERS)
         ]
-        rule = DeferralRule(self.settings.overhead, self.settings.tolerance)
+        overhead = None if isinstance(self.settings, Drift) else self.settings.overhead
+        rule = DeferralRule(overhead, self.settings.tolerance)
         # Nothing is known of a new task, so its averages begin with half of the interval.
         previous = max(1, self._interval // 4) if step in self.synchronization.ends else None
         self._interval = rule.plan_interval(previous or self._interval, measured)
-        self.synchronization.planned = step + self._interval
+        self.synchronization.plan(step, self._interval)
         self._steps, self._seconds, self._losses = 0, 0.0, []
+        return self._describe(measured)
+
+    def _describe(self, measured: Sequence[TierMeasurement]) -> str:
         exchange_s = min(each.exchange_s for each in measured)
         step_s = max(each.step_s for each in measured)
-        forgetting = max(each.forgetting for each in measured)
+        need = max(each.need for each in measured)
+        why = (
+            f"a model has moved by {100 * need:.2g} % of its norm"
+            if isinstance(self.settings, Drift)
+            else f"the loss on old samples has risen by {need:.2f}"
+        )
         return (
             f"the tiers average again after {self._interval} steps, or at the end of the task (an"
-            f" exchange takes {exchange_s:.3g} s, a step {step_s:.3g} s, and the loss on old"
-            f" samples has risen by {forgetting:.2f})"
+            f" exchange takes {exchange_s:.3g} s, a step {step_s:.3g} s, and {why})"
         )

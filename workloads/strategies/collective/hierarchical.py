@@ -6,6 +6,7 @@ It saves traffic on the slow links between tiers. T. Lin, S. U. Stich, K. K. Pat
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +26,11 @@ from laggard.workloads.strategies.base.parameters import BalancedParameters, Com
 from laggard.workloads.strategies.base.sample_weights import SampleWeights
 from laggard.workloads.strategies.collective.compressed_deltas import CompressedDeltaAverage
 from laggard.workloads.strategies.collective.deferral import (
+    AfterBytes,
+    ByteCounter,
     DeferralField,
     DeferralMeter,
+    Drift,
     Measured,
     plan_deferral,
 )
@@ -60,8 +64,9 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
     defer: DeferralField = Field(
         default=None,
         description=(
-            "averages of all models under a stream, in place of `wan_steps`: task_ends, or measured"
-            " (by the time of an exchange and by what the tiers forget)"
+            "averages of all models under a stream, in place of `wan_steps`: task_ends, bytes (of"
+            " samples), drift (of the tiers' models), or measured (by the time of an exchange and"
+            " by what the tiers forget)"
         ),
     )
 
@@ -69,11 +74,7 @@ class HierarchicalParameters(BalancedParameters, CompressibleParameters):
     def _check_deferral(self) -> Self:
         if self.defer is None:
             return self
-        # The default does not say that anyone wrote it, since plans give all values to workers.
-        if self.wan_steps != HierarchicalParameters.model_fields["wan_steps"].default:
-            advice = remove_key(("wan_steps",), "remove wan_steps, or defer")
-            raise broken_rule("deferred averages have no fixed period", advice, ("wan_steps",))
-        if isinstance(self.defer, Measured) and self.compress is not None:
+        if isinstance(self.defer, (Drift, Measured)) and self.compress is not None:
             rule = "the measurements travel with the average, and compression would change them"
             advice = remove_key(("compress",), "remove compress, or use `defer: task_ends`")
             raise broken_rule(rule, advice, ("compress",))
@@ -151,9 +152,14 @@ class Hierarchical:
         )
         self._deltas = None if codec is None else self._create_deltas(codec)
         self._meter: DeferralMeter | None = None
+        self._bytes: ByteCounter | None = None
+        self._deferral = parameters.defer
+        self._common = self._state.read()
         if parameters.defer is not None:
             self._across = plan_deferral(parameters.defer, context.task_ends, context.last_step)
-            if isinstance(parameters.defer, Measured):
+            if isinstance(parameters.defer, AfterBytes):
+                self._bytes = ByteCounter(parameters.defer.every_mb * 1e6, self._across)
+            if isinstance(parameters.defer, (Drift, Measured)):
                 self._meter = DeferralMeter(
                     parameters.defer, self._across, self._tiers, self._tier, len(self._members)
                 )
@@ -188,7 +194,7 @@ class Hierarchical:
         loss = self._gradient.learn(batch, share, self._tier_weights.loss_scale(share))
         self._tier_weights.add_samples(share)
         self._global_weights.add_samples(share)
-        averages_all = self._across.is_due(step)
+        averages_all = self._is_due(step, batch, share)
         if not averages_all and self._within.is_due(step):
             self._average_tier()
         if self._meter is not None:
@@ -197,6 +203,13 @@ class Hierarchical:
             self._average_all(step)
         self._context.recorder.enter(Phase.OTHER)
         return StepResult(loss)
+
+    def _is_due(self, step: int, batch: Batch, share: Share) -> bool:
+        """Return whether all tiers average in a step."""
+        if self._bytes is not None:
+            sample_bytes = batch.inputs.element_size() * math.prod(batch.inputs.shape[1:])
+            self._bytes.count(step, share.batch_size * sample_bytes)
+        return self._across.is_due(step)
 
     def _average_tier(self) -> None:
         if self._deltas is not None:
@@ -213,8 +226,10 @@ class Hierarchical:
         if self._deltas is not None:
             self._write(self._average_deltas_of_all(self._deltas))
             return
-        mine, meter = self._global_weights.apply_weight(self._read()), self._meter
+        state, meter = self._read(), self._meter
+        mine = self._global_weights.apply_weight(state)
         if meter is not None:
+            meter.drift = self._measure_drift(state) if isinstance(self._deferral, Drift) else 0.0
             mine = torch.cat([mine, mine.new_tensor(meter.list_numbers())])
         # Numbers of a step's collectives: first the sums of the tiers, then their broadcasts, then
         # the sum of the first ranks.
@@ -236,7 +251,14 @@ class Hierarchical:
                 self._context.record_decision(step, decision)
         # Only called to reset the samples counted since the last average within the tier.
         self._tier_weights.mean(mine, self._context.world_size)
-        self._write(self._global_weights.mean(mine, self._context.world_size))
+        self._common = self._global_weights.mean(mine, self._context.world_size)
+        self._write(self._common)
+
+    def _measure_drift(self, state: torch.Tensor) -> float:
+        """Return the distance of the parameters from the last common ones, relative to those."""
+        count = self._state.parameters
+        common = self._common[:count]
+        return float((state[:count] - common).norm() / common.norm())
 
     def _average_deltas_in_tier(self, deltas: _TierDeltas) -> torch.Tensor:
         """Return the tier's last mean plus the mean change of its ranks since then."""
