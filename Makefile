@@ -49,9 +49,9 @@ types: install
 unit: install
 	$(PYTEST) $(WORKERS) -m "not long"
 
-# Two processes, since these tests mostly wait for emulated machines.
+# More processes than cores, since these tests often wait for emulated machines.
 long: install
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m long
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 schemas: install
 	$(BIN)/python -m laggard.scenario.json_schemas

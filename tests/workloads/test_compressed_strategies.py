@@ -120,6 +120,9 @@ DIGITS = {
     "optimizer": {"lr": 0.05},
     "stop": {"steps": 200},
 }
+SETTLED = {"stop": {"steps": 400}}
+"""After 200 steps, one evaluation of `asynchronous` can be four points below the next one: whose
+gradients are late depends on what else the machine does."""
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +161,9 @@ def accuracy(training: Training) -> float:
 def test_digits_are_learnt_as_well_as_with_all_reduce(
     train: Train, baseline: Training, strategy: Mapping[str, object], ranks: int
 ) -> None:
-    training = train({**DIGITS, "strategy": strategy}, ranks, tiers=TIERS[:ranks])
+    name = "" if isinstance(strategy, str) else strategy.get("name")
+    stop = SETTLED if name in {"asynchronous", "backup_workers"} else {}
+    training = train({**DIGITS, **stop, "strategy": strategy}, ranks, tiers=TIERS[:ranks])
     assert accuracy(training) >= accuracy(baseline) - 0.02
 
 
