@@ -17,7 +17,7 @@ from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
 from laggard.analysis.findings.stream_result import format_lost_buffers, format_stream
 from laggard.analysis.findings.wait_sentences import (
     format_jitter,
-    format_pipeline_waits,
+    format_structural_waits,
     format_unexplained_waits,
 )
 from laggard.analysis.tables.load_run import RunData
@@ -136,10 +136,10 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     findings = () if unexplained and not analysis.findings else format_findings(run, analysis)
     # A rank without others has no costs that could be unreliable.
     is_alone = len(analysis.hosts) == 1 and not analysis.findings
-    jitter = (*format_jitter(analysis), *format_pipeline_waits(analysis))
+    jitter = (*format_jitter(analysis), *format_structural_waits(analysis))
     # The largest loss comes first.
     waits = analysis.waits
-    is_small = waits is None or waits.jitter_s + waits.pipeline_s <= analysis.lost_s
+    is_small = waits is None or waits.jitter_s + waits.structure_s <= analysis.lost_s
     findings = (*findings, *jitter) if is_small else (*jitter, *findings)
     return AnswerParts(
         state,

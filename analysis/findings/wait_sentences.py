@@ -35,18 +35,18 @@ def format_unexplained_waits(analysis: AnalysisResult) -> tuple[str, ...]:
     )
 
 
-def format_pipeline_waits(analysis: AnalysisResult) -> tuple[str, ...]:
-    """Return the sentence about the waiting of stages, if it is more than 5 % of the makespan."""
+def format_structural_waits(analysis: AnalysisResult) -> tuple[str, ...]:
+    """Return the sentence about waits without stragglers, if above 5 % of the makespan."""
     waits = analysis.waits
-    if waits is None or waits.pipeline_s <= UNEXPLAINED_WAIT_SHARE * analysis.makespan_s:
+    if waits is None or waits.structure_s <= UNEXPLAINED_WAIT_SHARE * analysis.makespan_s:
         return ()
-    share = format_percent(min(waits.pipeline_s, waits.wait_s) / analysis.makespan_s)
-    return (
-        (
-            f"The stages of the pipeline wait for one another for {share} of the makespan even"
-            " without stragglers."
-        ),
+    share = format_percent(min(waits.structure_s, waits.wait_s) / analysis.makespan_s)
+    who = (
+        "The stages of the pipeline wait for one another"
+        if waits.is_pipeline
+        else "Ranks wait while others exchange data, as the first ranks of tiers do for all,"
     )
+    return (f"{who} for {share} of the makespan even without stragglers.",)
 
 
 def format_jitter(analysis: AnalysisResult) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -223,12 +223,24 @@ def _exec_command(
         return 126
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - the user's command
-    except FileNotFoundError:
-        _log.error("%s: command not found", command[0])
-        return 127
     except OSError as error:
+        if isinstance(error, FileNotFoundError) or _is_nowhere(command[0], environment):
+            _log.error("%s: command not found", command[0])
+            return 127
         _log.error("%s: %s", command[0], error.strerror)
         return 126
+
+
+def _is_nowhere(program: str, environment: Mapping[str, str]) -> bool:
+    """Return whether no folder of PATH has a program, if PATH is searched for it.
+
+    The kernel's answer for a folder that this user may not search hides that.
+    """
+    folders = os.get_exec_path(environment)
+    return "/" not in program and not any(
+        os.path.lexists(os.path.join(folder, program))  # noqa: PTH118 - no error if unsearchable
+        for folder in folders
+    )
 
 
 def _wait_for_exit(pid: int) -> int:

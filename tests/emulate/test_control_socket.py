@@ -333,7 +333,7 @@ ENTERABLE: dict[str, tuple[Callable[[], list[int]], str]] = {
     "files": (lambda: [os.open("/dev/null", os.O_RDONLY) for _ in range(6)], "ioctl"),
     "another order": (lambda: open_own(_KINDS[::-1]), "another kind"),
     "another mount namespace": (
-        lambda: in_new_namespaces(linux.CLONE_NEWNS, ("mnt",)),
+        lambda: in_new_namespaces(linux.CLONE_NEWUSER | linux.CLONE_NEWNS, ("mnt",)),
         "mnt namespace of another process",
     ),
     "another user namespace": (

@@ -91,7 +91,9 @@ def test_a_worker_that_joins_or_comes_back_is_brought_up_to_date(
     assert [plan.opens for plan in training.plans] == [False, True, False]
     one, two = training.pids
     training.begin()
-    train_on(training, 1, one)
+    # A newcomer begins with the step of the slowest, which is to have taken some.
+    for rank, pid in ((1, one), (2, two)):
+        train_on(training, rank, pid)
     joined_ns = join(training, training.plans[0], 1 if strategy == "backup_workers" else 20)
     os.kill(two, signal.SIGKILL)
     training.wait_for(lambda: "lost the connection to rank 2" in training.log("server").read_text())

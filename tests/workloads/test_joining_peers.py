@@ -55,7 +55,8 @@ def test_who_joins_or_comes_back_begins_with_what_the_others_have_learnt(
     training = train({**ENDLESS, "strategy": name, "churn": churn}, WORLD, wait=False)
     pids = dict(zip((1, 3), training.pids, strict=True))
     training.begin()
-    train_on(training, 1, pids[1], 60)
+    for rank in (1, 3):
+        train_on(training, rank, pids[rank], 60)
     assert present(training) == (1, 3)
     pids |= {rank: training.start_worker(training.plans[rank]) for rank in LATE}
     training.pids = list(pids.values())

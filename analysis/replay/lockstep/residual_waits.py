@@ -1,13 +1,15 @@
 """Waiting of ranks for one another that no cause explains.
 
 The schedule is replayed without all causes. What ranks then still wait has two parts: that of
-jitter, which makes every rank late by turns, and the rest, which is unexplained. The stages of a
-pipeline wait for one another even without jitter; this waiting is explained, too.
+jitter, which makes every rank late by turns, and the rest, which is unexplained. Two kinds of ranks
+wait for one another even without jitter, which explains this waiting, too: the stages of a
+pipeline, and ranks that wait while others exchange data, as in averages first within tiers and then
+across them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,16 +48,18 @@ class ResidualWaits(RankWaits):
 
     Attributes:
         jitter_s: mean seconds that jitter alone would make a rank wait.
-        pipeline_s: mean seconds that the usual work of the stages of a pipeline makes a rank wait.
+        structure_s: mean seconds that a rank would wait if all jitter were gone too.
+        is_pipeline: whether the ranks are stages of a pipeline.
     """
 
     jitter_s: float
-    pipeline_s: float = 0.0
+    structure_s: float = 0.0
+    is_pipeline: bool = False
 
     @property
     def unexplained_s(self) -> float:
-        """Return the mean seconds of waiting that no cause, jitter or pipeline explains."""
-        return max(self.wait_s - self.jitter_s - self.pipeline_s, 0.0)
+        """Return the mean seconds of waiting that no cause, jitter or structure explains."""
+        return max(self.wait_s - self.jitter_s - self.structure_s, 0.0)
 
 
 def measure_waits(schedule: Schedule) -> RankWaits:
@@ -75,20 +79,23 @@ def measure_residual_waits(schedule: Schedule, timeline: Timeline) -> ResidualWa
             long run are large.
         timeline: timeline of the run.
     """
-    waits = measure_waits(schedule)
-    usual = _measure_usual_work(schedule.local, timeline) if len(timeline.teams) > 1 else None
+    waits, is_pipeline = measure_waits(schedule), len(timeline.teams) > 1
+    usual = _measure_usual_work(schedule.local, timeline) if is_pipeline else None
     _reduce_to_jitter(schedule.local, timeline.group)
-    pipeline_s = 0.0
     if usual is not None:
-        pipeline_s = measure_waits(replace(schedule, local=usual)).wait_s
         np.add(schedule.local, usual, out=schedule.local)
+    with_jitter_s = measure_waits(schedule).wait_s
+    # Outside a pipeline all ranks do the same work, so only transfers are left.
+    schedule.local[:] = 0.0 if usual is None else usual
+    structure_s = measure_waits(schedule).wait_s
     return ResidualWaits(
         waits.wait_s,
         waits.caused_s,
         waits.times_last,
         waits.barriers,
-        jitter_s=max(measure_waits(schedule).wait_s - pipeline_s, 0.0),
-        pipeline_s=pipeline_s,
+        jitter_s=max(with_jitter_s - structure_s, 0.0),
+        structure_s=structure_s,
+        is_pipeline=is_pipeline,
     )
 
 

@@ -132,6 +132,28 @@ def test_waiting_for_ranks_by_turns_is_said_first(steps: int) -> None:
     assert first.startswith("Jitter from step to step makes ranks wait for one another")
 
 
+@pytest.mark.parametrize("steps", [24, 100])
+def test_waiting_while_others_exchange_data_is_no_jitter(steps: int) -> None:
+    """The first ranks of two tiers exchange for 40 ms, for which the second ranks wait."""
+    tiers = ((0, 1), (2, 3))
+    training = replace(
+        BASE,
+        steps=steps,
+        pieces=3,
+        groups=(tiers, ((0, 2),), tiers),
+        transfer=lambda _s, piece: 200.0 if piece == 1 else 1.0,
+    )
+    run, seconds = record(training)
+    analysis = analyze_run(run)
+    assert analysis.findings == ()
+    assert analysis.waits is not None
+    assert analysis.waits.structure_s == pytest.approx(0.040 * steps / 2, rel=0.02)
+    assert analysis.waits.jitter_s < 0.05 * seconds
+    said = format_answer(run, analysis)
+    assert said[0].startswith("Ranks wait while others exchange data")
+    assert not any("Jitter" in sentence for sentence in said)
+
+
 @pytest.mark.parametrize("steps", [3, 10, 24, 100])
 def test_waiting_that_no_finding_explains_is_not_hidden(steps: int) -> None:
     """Every rank is always late at a collective of its own, and works as much as the others."""
