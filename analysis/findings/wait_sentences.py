@@ -44,7 +44,7 @@ def format_structural_waits(analysis: AnalysisResult) -> tuple[str, ...]:
     who = (
         "The stages of the pipeline wait for one another"
         if waits.is_pipeline
-        else "Ranks wait while others exchange data, as the first ranks of tiers do for all,"
+        else "Ranks wait while others still exchange data"
     )
     return (f"{who} for {share} of the makespan even without stragglers.",)
 

@@ -33,6 +33,7 @@ SCHEMAS = {
 }
 STAGES = ("prepare", "launch", "finalize")
 STEPS = 60
+CLEARLY_SLOWER = 1.75
 
 
 @needs_tun
@@ -47,8 +48,7 @@ def test_run_leaves_a_complete_folder(
     _check_files(folder)
     _check_fidelity(record, folder)
     _check_alarms(answer, folder)
-    if record.status == "done":  # other programs can slow down the third host as much
-        _check_findings(folder)
+    _check_findings(folder)
     for stage in STAGES:
         assert {file.name for file in tmp_path.glob(f"{stage}-*")} == {
             f"{stage}-edge.trainer.1.1",
@@ -100,13 +100,22 @@ def _check_fidelity(record: RunRecord, folder: Path) -> None:
 
 
 def _check_findings(folder: Path) -> None:
-    """The hosts with half the share of the third are found, as the run goes and afterwards."""
+    """The hosts with half the share of the third are found, as the run goes and afterwards.
+
+    Other programs can slow down the third host as much, so its trace says what there is to find.
+    """
+    spans = pq.read_table(folder / "spans.parquet").to_pandas()
+    computing = spans[spans.phase.isin(["forward", "backward", "optimizer"])]
+    step_s = computing.groupby(["rank", "step"]).dur_ns.sum().groupby("rank").median()
+    expected = {
+        f"edge.trainer.1.{rank}" for rank in (1, 2) if step_s[rank] > CLEARLY_SLOWER * step_s[0]
+    }
     findings = [
         Finding.model_validate(f) for f in json.loads((folder / "stragglers.json").read_text())
     ]
     slow = {f.host for f in findings if (f.family, f.kind) == ("compute", "deterministic")}
-    assert slow >= {"edge.trainer.1.1", "edge.trainer.1.2"}
-    assert read_alarms(folder / "alarms.jsonl")
+    assert slow >= expected, (folder / "answer.json").read_text()
+    assert read_alarms(folder / "alarms.jsonl") or len(expected) < 2
 
 
 def _check_alarms(answer: dict[str, object], folder: Path) -> None:

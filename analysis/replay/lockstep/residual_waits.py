@@ -9,7 +9,7 @@ across them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,7 +87,8 @@ def measure_residual_waits(schedule: Schedule, timeline: Timeline) -> ResidualWa
     with_jitter_s = measure_waits(schedule).wait_s
     # Outside a pipeline all ranks do the same work, so only transfers are left.
     schedule.local[:] = 0.0 if usual is None else usual
-    structure_s = measure_waits(schedule).wait_s
+    transfer = _find_usual_transfers(schedule.transfer, timeline.group)
+    structure_s = measure_waits(replace(schedule, transfer=transfer)).wait_s
     return ResidualWaits(
         waits.wait_s,
         waits.caused_s,
@@ -113,6 +114,16 @@ def _measure_usual_work(local: FloatArray, timeline: Timeline) -> FloatArray:
         for number in np.unique(group[own]):
             at = group[own] == number
             usual[own[at], rank] = np.median(seconds[at])
+    return usual
+
+
+def _find_usual_transfers(transfer: FloatArray, group: IntArray) -> FloatArray:
+    """Return the median of each rank's transfers in all occurrences of a collective."""
+    usual = transfer.copy()
+    numbers, counts = np.unique(group, return_counts=True)
+    for number in numbers[counts >= MIN_BARRIERS]:
+        rows = np.flatnonzero(group == number)
+        usual[rows] = np.median(transfer[rows], axis=0)
     return usual
 
 

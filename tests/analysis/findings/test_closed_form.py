@@ -150,7 +150,7 @@ def test_waiting_while_others_exchange_data_is_no_jitter(steps: int) -> None:
     assert analysis.waits.structure_s == pytest.approx(0.040 * steps / 2, rel=0.02)
     assert analysis.waits.jitter_s < 0.05 * seconds
     said = format_answer(run, analysis)
-    assert said[0].startswith("Ranks wait while others exchange data")
+    assert said[0].startswith("Ranks wait while others still exchange data")
     assert not any("Jitter" in sentence for sentence in said)
 
 
