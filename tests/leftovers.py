@@ -28,6 +28,8 @@ PREFIX = "lt-"
 _OWNER_FILE = "session"
 _SESSION = re.compile(r"(\d{1,10})-(\d{1,20})", re.ASCII)
 _STARTTIME_FIELD = 19  # of those after the command's name
+_UNOWNED_S = 3600.0
+"""Age from which a folder without the name of its session is left over. A new one has it at once."""
 ENDING_S = 15.0
 """How long processes may take that end by themselves: a janitor waits for its run's last one."""
 
@@ -137,11 +139,21 @@ def sweep_dead_sessions() -> list[str]:
         if not _is_alive(process.session.partition("/")[0]):
             _kill(process.pid)
             swept.append(f"process {process.pid}: {process.command}")
-    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_OWNER_FILE}"):
-        if not _is_alive(owner.read_text()):
-            shutil.rmtree(owner.parent, ignore_errors=True)
-            swept.append(f"folder {owner.parent}")
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            swept.extend([] if folder.exists() else [f"folder {folder}"])
     return [*swept, *remove_stale_cgroups()]
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Return whether the session of a folder is dead, or was killed while it removed the folder."""
+    owner = folder / _OWNER_FILE
+    with contextlib.suppress(FileNotFoundError):
+        return not _is_alive(owner.read_text())
+    with contextlib.suppress(FileNotFoundError):  # another session may remove it just now
+        return time.time() - folder.stat().st_mtime > _UNOWNED_S
+    return False
 
 
 def remove_stale_cgroups() -> list[str]:
