@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
 
-from laggard.core.corrections.broken_rules import broken_rule
-from laggard.core.corrections.names import suggest_name
-from laggard.workloads.specification.section import NameOrMapping, Section, named
+from laggard.workloads.specification.section import NameOrMapping, Section, require_known_name
 
 FIRST_POWERSGD_STEP = 2
 """First step that PowerSGD may compress. DDP rearranges its buckets after the first step, and
@@ -52,27 +51,12 @@ class PowerSGDParameters(Section):
 COMPRESSION_NAMES = ("topk", "powersgd", "fp16")
 
 
-def parse_compression(value: object) -> object:
-    """Convert the value of `compress:` to a mapping with a known name.
-
-    Raises:
-        ValueError: there is no compression with this name.
-    """
-    mapping = named(value)
-    if not isinstance(mapping, dict):
-        return value
-    name = mapping.get("name")
-    if name not in COMPRESSION_NAMES:
-        place = ("name",) if isinstance(value, dict) else ()
-        advice = suggest_name(name, COMPRESSION_NAMES, place)
-        raise broken_rule("no such compression", advice, place if name is not None else ())
-    return mapping
-
-
 Compression = Fp16Parameters | TopKParameters | PowerSGDParameters
 CompressionField = Annotated[
     Annotated[Compression, Discriminator("name")] | None,
-    BeforeValidator(parse_compression),
+    BeforeValidator(
+        partial(require_known_name, names=COMPRESSION_NAMES, rule="no such compression")
+    ),
     NameOrMapping(*COMPRESSION_NAMES),
 ]
 

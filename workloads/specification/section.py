@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.corrections.names import suggest_name
 from laggard.core.edits import rename_key
 
 StepCount = Annotated[int, Field(ge=1, le=100_000_000)]
@@ -59,3 +60,25 @@ class NameOrMapping:
 def named(value: object) -> object:
     """Convert a bare name to the mapping that it stands for."""
     return {"name": value} if isinstance(value, str) else value
+
+
+def require_known_name(value: object, names: Sequence[str], rule: str) -> object:
+    """Convert a name or a mapping to a mapping with a known name; return other values as they are.
+
+    Args:
+        value: value of a key.
+        names: known names.
+        rule: rule that another name breaks.
+
+    Raises:
+        ValueError: the name is not known.
+    """
+    mapping = named(value)
+    if not isinstance(mapping, dict):
+        return value
+    name = mapping.get("name")
+    if name not in names:
+        place = ("name",) if isinstance(value, dict) else ()
+        advice = suggest_name(name, names, place)
+        raise broken_rule(rule, advice, place if name is not None else ())
+    return mapping

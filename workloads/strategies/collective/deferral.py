@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
 
-from laggard.core.corrections.broken_rules import broken_rule
-from laggard.core.corrections.names import suggest_name
 from laggard.core.rules.deferral import DeferralRule, DeferredSynchronization, TierMeasurement
-from laggard.workloads.specification.section import NameOrMapping, Section, named
+from laggard.workloads.specification.section import NameOrMapping, Section, require_known_name
 
 _NUMBERS = 3
 
@@ -85,27 +84,12 @@ class Measured(Section):
 DEFERRAL_NAMES = ("task_ends", "bytes", "drift", "measured")
 
 
-def parse_deferral(value: object) -> object:
-    """Convert the value of `defer:` to a mapping with a known name.
-
-    Raises:
-        ValueError: there is no deferral with this name.
-    """
-    mapping = named(value)
-    if not isinstance(mapping, dict):
-        return value
-    name = mapping.get("name")
-    if name not in DEFERRAL_NAMES:
-        place = ("name",) if isinstance(value, dict) else ()
-        advice = suggest_name(name, DEFERRAL_NAMES, place)
-        raise broken_rule("averages are not deferred so", advice, place if name is not None else ())
-    return mapping
-
-
 Deferral = TaskEnds | AfterBytes | Drift | Measured
 DeferralField = Annotated[
     Annotated[Deferral, Discriminator("name")] | None,
-    BeforeValidator(parse_deferral),
+    BeforeValidator(
+        partial(require_known_name, names=DEFERRAL_NAMES, rule="averages are not deferred so")
+    ),
     NameOrMapping(*DEFERRAL_NAMES),
 ]
 

@@ -153,8 +153,7 @@ class Hierarchical:
         self._deltas = None if codec is None else self._create_deltas(codec)
         self._meter: DeferralMeter | None = None
         self._bytes: ByteCounter | None = None
-        self._deferral = parameters.defer
-        self._common = self._state.read()
+        self._common = self._state.read() if isinstance(parameters.defer, Drift) else None
         if parameters.defer is not None:
             self._across = plan_deferral(parameters.defer, context.task_ends, context.last_step)
             if isinstance(parameters.defer, AfterBytes):
@@ -229,7 +228,7 @@ class Hierarchical:
         state, meter = self._read(), self._meter
         mine = self._global_weights.apply_weight(state)
         if meter is not None:
-            meter.drift = self._measure_drift(state) if isinstance(self._deferral, Drift) else 0.0
+            meter.drift = self._measure_drift(state)
             mine = torch.cat([mine, mine.new_tensor(meter.list_numbers())])
         # Numbers of a step's collectives: first the sums of the tiers, then their broadcasts, then
         # the sum of the first ranks.
@@ -251,11 +250,17 @@ class Hierarchical:
                 self._context.record_decision(step, decision)
         # Only called to reset the samples counted since the last average within the tier.
         self._tier_weights.mean(mine, self._context.world_size)
-        self._common = self._global_weights.mean(mine, self._context.world_size)
-        self._write(self._common)
+        mean = self._global_weights.mean(mine, self._context.world_size)
+        self._common = None if self._common is None else mean
+        self._write(mean)
 
     def _measure_drift(self, state: torch.Tensor) -> float:
-        """Return the distance of the parameters from the last common ones, relative to those."""
+        """Return the distance of the parameters from the last common ones, relative to those.
+
+        It is 0 if nothing is decided by it.
+        """
+        if self._common is None:
+            return 0.0
         count = self._state.parameters
         common = self._common[:count]
         return float((state[:count] - common).norm() / common.norm())
