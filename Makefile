@@ -49,9 +49,9 @@ types: install
 unit: install
 	$(PYTEST) $(WORKERS) -m "not long"
 
-# Twice as many processes as cores, since these tests often wait for emulated machines.
+# More processes than cores, since these tests often wait for emulated machines.
 long: install
-	$(PYTEST) -n $(shell expr 2 \* $$(nproc)) --maxprocesses 5 --dist loadfile --no-loadscope-reorder -m long
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 schemas: install
 	$(BIN)/python -m laggard.scenario.json_schemas

@@ -79,8 +79,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a GPU has to compute where torch sees none; not skipped, since there is
-    nothing to install."""
+    """Begin with the tests on machines with SSH servers, which take minutes each: at the end, one
+    process would work on them while the others have nothing left.
+
+    Leave out what a GPU has to compute where torch sees none; not skipped, since there is nothing
+    to install.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("remote") is None)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return

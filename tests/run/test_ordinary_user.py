@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import SMALL, UNFAITHFUL
+from tests.run.slower_ranks import find_clearly_slower
 from tests.users import Runner
 
 RUN = """
@@ -47,7 +48,7 @@ def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
         for each in answer["stragglers"]
         if (each["family"], each["kind"]) == ("compute", "deterministic")
     }
-    assert slow >= {1, 2}, answer["stragglers"]
+    assert slow >= find_clearly_slower(Path(answer["folder"])), answer["stragglers"]
 
 
 def test_says_what_is_missing_before_anything_starts(runner: Runner) -> None:

@@ -23,6 +23,7 @@ from laggard.core.span_schema import (
     step_schema,
 )
 from tests.command_line import Laggard, needs_tun
+from tests.run.slower_ranks import find_clearly_slower
 
 SCHEMAS = {
     "spans": span_schema,
@@ -33,7 +34,6 @@ SCHEMAS = {
 }
 STAGES = ("prepare", "launch", "finalize")
 STEPS = 60
-CLEARLY_SLOWER = 1.75
 
 
 @needs_tun
@@ -104,12 +104,7 @@ def _check_findings(folder: Path) -> None:
 
     Other programs can slow down the third host as much, so its trace says what there is to find.
     """
-    spans = pq.read_table(folder / "spans.parquet").to_pandas()
-    computing = spans[spans.phase.isin(["forward", "backward", "optimizer"])]
-    step_s = computing.groupby(["rank", "step"]).dur_ns.sum().groupby("rank").median()
-    expected = {
-        f"edge.trainer.1.{rank}" for rank in (1, 2) if step_s[rank] > CLEARLY_SLOWER * step_s[0]
-    }
+    expected = {f"edge.trainer.1.{rank}" for rank in find_clearly_slower(folder)}
     findings = [
         Finding.model_validate(f) for f in json.loads((folder / "stragglers.json").read_text())
     ]

@@ -227,12 +227,15 @@ def test_the_last_record_fits_on_a_full_disk(tmp_path: Path) -> None:
         folder, record = RunFolder.create(disk, _draft())
         with folder:
             _fill(disk)
-            for error in ("x", "y" * 20_000, "y" * 20_001):
+            for error in ("x", "y" * 20_000, "y" * 20_001, "z", *"abcdef"):
                 folder.write_record(record.model_copy(update={"status": "failed", "error": error}))
                 assert load_record(folder.path).error == error
                 _fill(disk)
             with pytest.raises(OutputError, match=r"run\.json: No space left on device — free"):
                 folder.write_record(record.model_copy(update={"error": "z" * 200_000}))
+        content = (folder.path / "run.json").read_text()
+        assert content.endswith("}\n")
+        assert sorted(path.name for path in folder.path.iterdir()) == ["lock", "run.json"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 

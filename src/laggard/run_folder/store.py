@@ -30,7 +30,11 @@ from laggard.core.errors import OutputError, RunFolderError
 from laggard.core.files.disk_space import OUT_OF_SPACE, describe_os_error
 from laggard.core.files.input_files import parse_json, read_bounded
 from laggard.core.files.output_files import write_atomically
-from laggard.core.files.reserved_space import replace_by_reserve, reserve_space
+from laggard.core.files.reserved_space import (
+    remove_padding,
+    replace_by_reserve,
+    reserve_space,
+)
 from laggard.core.run_schema import SCHEMA_VERSION, RunRecord
 
 log = logging.getLogger(__name__)
@@ -38,8 +42,8 @@ log = logging.getLogger(__name__)
 RECORD_FILE = "run.json"
 LOCK_FILE = "lock"
 LATEST_LINK = "latest"
-RESERVE_FILE = ".reserve"
-"""File of a running run whose space the last record gets if the disk is full."""
+RESERVE_FILES = (".reserve-1", ".reserve-2")
+"""Files of a running run whose space its last records get if the disk is full."""
 _UNFINISHED_PREFIX = ".new-"
 _UNFINISHED_MAX_AGE_S = 3600.0
 
@@ -81,7 +85,8 @@ class RunFolder:
                 undo.callback(shutil.rmtree, unfinished, ignore_errors=True)
                 lock_fd = _acquire_lock(unfinished / LOCK_FILE)
                 undo.callback(os.close, lock_fd)
-                reserve_space(unfinished / RESERVE_FILE)
+                for name in RESERVE_FILES:
+                    reserve_space(unfinished / name)
                 path, record = _finalize_folder(unfinished, draft)
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
                 _point_latest(path)
@@ -128,10 +133,10 @@ class RunFolder:
             try:
                 write_atomically(self.path / RECORD_FILE, content)
             except OSError as error:
-                reserve = self.path / RESERVE_FILE
-                if error.errno not in OUT_OF_SPACE or not reserve.exists():
+                if error.errno not in OUT_OF_SPACE:
                     raise
-                replace_by_reserve(reserve, self.path / RECORD_FILE, content)
+                reserves = [self.path / name for name in RESERVE_FILES]
+                replace_by_reserve(reserves, self.path / RECORD_FILE, content)
 
     def write_files(self, files: Mapping[str, bytes], below: Path) -> None:
         """Write files below a folder of this run; names may contain subfolders.
@@ -147,8 +152,11 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the lock; the last record must be written before."""
+        for name in RESERVE_FILES:
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
         with contextlib.suppress(OSError):
-            (self.path / RESERVE_FILE).unlink()
+            remove_padding(self.path / RECORD_FILE)
         with contextlib.suppress(OSError):
             os.close(self.lock_fd)
 

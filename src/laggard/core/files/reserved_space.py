@@ -1,14 +1,15 @@
-"""Space on a disk that is kept for one last file, should the disk become full."""
+"""Space on a disk that is kept for the last versions of one file, should the disk become full."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 RESERVED_BYTES = 1 << 16
-_BLOCK_BYTES = 1 << 12
+_PADDING = b"\n"
 
 
 def reserve_space(path: Path, size: int = RESERVED_BYTES) -> None:
@@ -27,28 +28,39 @@ def reserve_space(path: Path, size: int = RESERVED_BYTES) -> None:
         os.close(descriptor)
 
 
-def replace_by_reserve(reserve: Path, path: Path, content: bytes) -> None:
+def replace_by_reserve(reserves: Sequence[Path], path: Path, content: bytes) -> None:
     """Replace a file on a full disk: its content is written into reserved space, then renamed.
 
-    Afterwards the old file's space and the rest of the reserve become a new, maybe smaller one.
+    Line breaks after the content keep the space of the reserve, since another program could take
+    what is given back. From the second time on, the replaced file has such space and becomes a
+    reserve itself. So two reserves last for any number of times.
 
     Args:
-        reserve: file that `reserve_space` created, on the same file system.
+        reserves: two files that `reserve_space` created, on the same file system.
         path: file to replace.
         content: new content of the file.
 
     Raises:
-        OSError: the content is larger than the reserve.
+        OSError: the content is larger than the reserve, or no reserve is left.
     """
+    reserve = next((each for each in reserves if each.exists()), None)
+    if reserve is None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(reserve, flags), "wb", buffering=0) as file:
-        if file.write(content) < len(content):
+        size = os.fstat(file.fileno()).st_size
+        if len(content) > size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        file.truncate()
+        file.write(content.ljust(size, _PADDING))
         os.fsync(file.fileno())
+    with suppress(OSError):  # without it, one reserve less is left
+        if path.stat().st_size == size:
+            os.link(path, next(each for each in reserves if not each.exists()))
     reserve.rename(path)
-    size = RESERVED_BYTES
-    while size >= _BLOCK_BYTES and not reserve.exists():
-        with suppress(OSError):
-            reserve_space(reserve, size)
-        size //= 2
+
+
+def remove_padding(path: Path) -> None:
+    """Give back the space that a replaced file keeps (see `replace_by_reserve`)."""
+    if path.stat().st_size == RESERVED_BYTES:
+        content = path.read_bytes().rstrip(_PADDING) + _PADDING
+        os.truncate(path, min(len(content), RESERVED_BYTES))
