@@ -320,6 +320,10 @@ def loss_runs(src: Host, dst: Host, count: int) -> list[int]:
     return [b - a - 1 for a, b in itertools.pairwise(numbers) if b - a > 1]
 
 
+_SENDER_STARTS_S, _SENDER_RESTS_S = 60.0, 3.0
+"""Seconds after which a sender is done: on a busy machine its process can take long to start."""
+
+
 def arrived(src: Host, dst: Host, count: int) -> list[int]:
     """Numbers of the paced datagrams that arrive, in order."""
 
@@ -328,11 +332,12 @@ def arrived(src: Host, dst: Host, count: int) -> list[int]:
         with socket.socket(family(dst), socket.SOCK_DGRAM) as server:
             server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
             server.bind(everywhere(dst, 5003))
-            server.settimeout(1.5)
+            server.settimeout(_SENDER_STARTS_S)
             ready()
             try:
                 while data := server.recv(2000):
                     received.append(int(data))
+                    server.settimeout(_SENDER_RESTS_S)
             except TimeoutError:
                 return received
         return received
