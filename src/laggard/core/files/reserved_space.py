@@ -53,9 +53,10 @@ def replace_by_reserve(reserves: Sequence[Path], path: Path, content: bytes) -> 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         file.write(content.ljust(size, _PADDING))
         os.fsync(file.fileno())
+    free = next((each for each in reserves if not each.exists()), None)
     with suppress(OSError):  # without it, one reserve less is left
-        if path.stat().st_size == size:
-            os.link(path, next(each for each in reserves if not each.exists()))
+        if free is not None and path.stat().st_size == size:
+            os.link(path, free)
     reserve.rename(path)
 
 
