@@ -49,9 +49,8 @@ def replace_by_reserve(reserves: Sequence[Path], path: Path, content: bytes) -> 
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(reserve, flags), "wb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        if len(content) > size:
+        if len(content) > size or file.write(content.ljust(size, _PADDING)) < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        file.write(content.ljust(size, _PADDING))
         os.fsync(file.fileno())
     free = next((each for each in reserves if not each.exists()), None)
     with suppress(OSError):  # without it, one reserve less is left
