@@ -73,6 +73,7 @@ def test_violations_make_a_run_unfaithful_and_say_where_and_when(tmp_path: Path)
     assert journal.record.status == "unfaithful"
     assert get_exit_status(journal.record) == UNFAITHFUL
     lines = str(journal.record.error).splitlines()
+    assert "or with a higher --dilation" in lines[0]
     assert lines[1].startswith("  1.0 to 5.0 s: ")
     assert "edge.0" in lines[1]
     assert lines[-1] == "  and 2 more, in fidelity_violations.json"
@@ -93,3 +94,11 @@ def test_what_is_tolerated_is_a_warning(tmp_path: Path) -> None:
     with pytest.raises(FidelityError) as error:
         require_no_violations(tmp_path, [tolerated, starved(2)])
     assert len(str(error.value).splitlines()) == 2
+
+
+def test_a_higher_dilation_is_no_advice_for_what_it_does_not_mend(tmp_path: Path) -> None:
+    stepped = starved(1)
+    stepped = replace(stepped, violation=replace(stepped.violation, kind="clock stepped"))
+    with pytest.raises(FidelityError) as error:
+        require_no_violations(tmp_path, [stepped])
+    assert "--dilation" not in str(error.value)

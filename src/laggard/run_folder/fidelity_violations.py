@@ -101,9 +101,14 @@ def require_no_violations(
         if len(violations) > _MAX_LISTED
         else []
     )
+    slower = (
+        ", or with a higher --dilation, which gives every host more time at its core"
+        if any(each.violation.kind == "cpu starved" for each in violations)
+        else ""
+    )
     opening = (
         f"the emulation left its tolerances while {activity}, so the results are not those of the"
-        " requested continuum — run again while no other program uses the machine:"
+        f" requested continuum — run again while no other program uses the machine{slower}:"
     )
     raise FidelityError("\n".join((opening, *lines, *more)))
 
