@@ -24,6 +24,7 @@ from laggard.workloads.specification.datasets import (
     OwnDataset,
     Synthetic,
 )
+from laggard.workloads.specification.stream import StreamSpec
 from laggard.workloads.strategies.base.parameters import (
     BalancedParameters,
     CompressibleParameters,
@@ -197,6 +198,7 @@ def _check_stream(
             )
         layers = [*dict.fromkeys(host.layer for host in ranks)]
         yield from validate_stream(stream, workload.dataset, layers, source)
+        yield from _check_stream_length(workload, stream, source)
         is_balanced = isinstance(strategy, BalancedParameters) and strategy.balanced_batches
         if is_balanced and (stream.births is not None or stream.arrivals):
             rule = "samples that are born at a worker cannot be given to a faster one"
@@ -208,11 +210,33 @@ def _check_stream(
             yield source.locate_problem(("resume",), rule, "remove it, or stream")
     if workload.rehearsal is not None:
         yield from validate_rehearsal(workload.rehearsal, stream, workload.dataset, source)
-        if workload.rehearsal.exchange == "global" and strategy.uses_server:
-            rule = f"with {strategy.name} workers are connected to the server, not to each other"
+        if workload.rehearsal.exchange == "global" and (
+            strategy.uses_server or strategy.peer_to_peer
+        ):
+            rule = f"with {strategy.name} workers have no group of torch that samples can travel in"
             key = ("rehearsal", "exchange")
-            yield source.locate_problem(key, rule, "use local, or a strategy without a server")
+            yield source.locate_problem(key, rule, "use local, or another strategy")
     yield from _check_deferral(workload, source)
+
+
+def _check_stream_length(
+    workload: Workload, stream: StreamSpec, source: YamlSource
+) -> Iterator[Problem]:
+    """Yield a problem if a training certainly has more steps than its stream.
+
+    Every pass of a task may end with a smaller batch. How many samples a task has is known when the
+    samples are read, and a worker then refuses what is too long by less.
+    """
+    steps, samples = workload.stop.steps, _count_train_samples(workload)
+    if steps is None or samples is None:
+        return
+    tasks = len(stream.classes or ()) or stream.tasks
+    most = stream.passes * (samples // min(workload.batch_size, samples) + tasks)
+    if steps > most:
+        key = ("stop", "steps")
+        rule = f"the stream ends before: it has {most} steps at most"
+        advice = write_value(key, most, "allow fewer steps, or give more passes")
+        yield source.locate_problem(key, rule, advice)
 
 
 def _check_deferral(workload: Workload, source: YamlSource) -> Iterator[Problem]:

@@ -60,11 +60,14 @@ class CampaignFolder:
     def state(self) -> Path:
         return self.folder / "runs/campaigns/campaign"
 
-    def run(self, text: str | None = None, name: str | None = None) -> CampaignResult:
+    def run(
+        self, text: str | None = None, name: str | None = None, options: tuple[str, ...] = ()
+    ) -> CampaignResult:
         """Run the campaign with this text."""
         if text is not None:
             self.file.write_text(text)
-        return run_campaign(self.file, CampaignOptions(self.folder / "runs", name), SilentDisplay())
+        given = CampaignOptions(self.folder / "runs", name, run_options=options)
+        return run_campaign(self.file, given, SilentDisplay())
 
 
 @pytest.fixture

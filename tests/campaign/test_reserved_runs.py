@@ -24,7 +24,7 @@ pytestmark = [
 SCRIPT = """
     def play():
         from tests.testbed.stand_in import stand_in
-        with stand_in(here / "n", {"gemini": 2, "parasilo": 3}, kept=("laggard-root/[0-9a-f]*",)) as grid:
+        with stand_in(here / "n", {"gemini": 2, "parasilo": 3}, environment=install_once(wheels)) as grid:
             enter_account(grid)
             import enoslib
             enoslib.set_config(g5k_auto_jump=False)

@@ -245,6 +245,20 @@ def test_a_changed_scenario_makes_new_cells_and_keeps_the_old(campaign: Campaign
     assert len({row["setup"] for row in rows}) == 4
 
 
+@pytest.mark.parametrize("option", ["--dilation=2", "--links=userspace", "--on=g5k"])
+def test_runs_with_other_options_are_other_cells(campaign: CampaignFolder, option: str) -> None:
+    """What does not change a run makes no new one: the default, and how an answer is looked for."""
+    campaign.run(FILE)
+    campaign.run(options=("--links=auto", "--job=rennes:7"))
+    assert len(campaign.started) == 4
+    for _ in range(2):
+        rows = read_rows(campaign.run(options=(option,)).table)
+        assert len(campaign.started) == 8
+    assert [row["current"] for row in rows] == ["false"] * 4 + ["true"] * 4
+    campaign.run()
+    assert len(campaign.started) == 8
+
+
 def test_a_changed_campaign_keeps_its_older_rows(campaign: CampaignFolder) -> None:
     """A new key is a column after all others; what has been run is not run again."""
     campaign.run(FILE)

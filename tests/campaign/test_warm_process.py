@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from laggard.core.run_schema import RunRecord
 from laggard.run_folder.store import list_runs, load_record
 from tests.command_line import SMALL, needs_tun
 from tests.users import Runner
@@ -36,7 +37,7 @@ RUNS = """
 
     with start_warm_process(Path(".")) as warm:
         words = ["run", "small", "--json", "--runs", "runs", "--fidelity", "record", "--set"]
-        for steps in (20, 20, 10_000_000):
+        for steps in map(int, sys.argv[1:]):
             print("started", flush=True)
             ended = warm.run([*words, f"workload.stop={{steps: {steps}}}"])
             print(json.dumps([ended.status, ended.errors]), flush=True)
@@ -64,26 +65,33 @@ def test_every_command_has_its_own_result(own_runner: Runner) -> None:
 
 @needs_tun
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(("number", "whole"), [(signal.SIGTERM, 2), (signal.SIGKILL, 0)])
 def test_runs_are_alike_and_end_with_their_campaign(
-    own_runner: Runner, number: signal.Signals
+    own_runner: Runner, number: signal.Signals, whole: int
 ) -> None:
     _make_scenario(own_runner)
-    campaign = own_runner.start(RUNS)
+    campaign = own_runner.start(RUNS, *["20"] * whole, "10000000")
     assert campaign.stdout is not None
-    ended = [json.loads(line) for line in _read_lines(campaign, 5) if line != "started\n"]
-    assert [status in {0, 3} for status, _ in ended] == [True, True], ended
-    _wait_for_training(own_runner.folder / "runs")
+    lines = _read_lines(campaign, 2 * whole + 1)
+    ended = [json.loads(line) for line in lines if line != "started\n"]
+    assert [status in {0, 3} for status, _ in ended] == [True] * whole, ended
+    _wait_for_training(own_runner.folder / "runs", whole + 1)
     below = psutil.Process(campaign.pid).children(recursive=True)
     campaign.send_signal(number)
     campaign.communicate(timeout=120)
     assert psutil.wait_procs(below, timeout=60)[1] == []
-    first, second, last = [record for record, _ in list_runs(own_runner.folder / "runs")]
+    *alike, last = [record for record, _ in list_runs(own_runner.folder / "runs")]
+    assert last.status == "interrupted"
+    assert len(alike) == whole
+    if whole:
+        _assert_alike(*alike)
+
+
+def _assert_alike(first: RunRecord, second: RunRecord) -> None:
     assert first.outcome is not None
     assert second.outcome is not None
     assert first.outcome.steps == second.outcome.steps == 20
     assert first.outcome.accuracy == second.outcome.accuracy
-    assert last.status == "interrupted"
     assert first.command[1:] == second.command[1:]
 
 
@@ -92,11 +100,11 @@ def _read_lines(campaign: subprocess.Popen[str], count: int) -> list[str]:
     return [campaign.stdout.readline() for _ in range(count)]
 
 
-def _wait_for_training(runs: Path) -> None:
+def _wait_for_training(runs: Path, count: int) -> None:
     deadline_s = time.monotonic() + 120.0
     while time.monotonic() < deadline_s:
         found = sorted(runs.glob("small/2*/run.json"))
-        if len(found) == 3 and load_record(found[2].parent).first_step_s is not None:
+        if len(found) == count and load_record(found[-1].parent).first_step_s is not None:
             return
         time.sleep(0.05)
     raise AssertionError("the last run has not begun to train")

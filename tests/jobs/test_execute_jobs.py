@@ -217,8 +217,11 @@ def test_real_jobs_take_turns_and_one_that_is_killed_loses_no_step(tmp_path: Pat
     assert started.returncode == 0, errors
     document = json.loads(output)
     turns = document["turns"]
-    failed = [each for each in turns if each["problem"]]
+    # A busy machine may be unable to emulate a turn, which is repeated too.
+    failed = [each for each in turns if "killed by signal 9" in each["problem"]]
     assert len(failed) == 1, errors
+    others = {each["problem"] for each in turns if each not in failed} - {""}
+    assert all("fidelity checks failed" in each for each in others), others
     assert "failed on" in errors
     steps = {
         name: sum(each["steps"] for each in turns if each["job"] == name) for name in ("one", "two")
@@ -235,8 +238,8 @@ def test_real_jobs_take_turns_and_one_that_is_killed_loses_no_step(tmp_path: Pat
 
 MEASURED = """\
 layers: continuum
-round: 1s
-reallocate: 1s
+round: 4s
+reallocate: 4s
 policy: las
 jobs:
   - {name: one, workload: train.yaml, steps: 60, throughput: {fog: {1: 0.5, 2: 0.75}, edge: 0}}

@@ -55,12 +55,13 @@ HEAD = f"""
     from laggard.core import linux
     from laggard.layers_services.local import sandbox
     from laggard.layers_services.environment.wheels import Platform, default_cache, wheel_set
+    from tests.testbed.installed import install_once
 
     here = Path.cwd() / "bed"
     here.mkdir()
     scenario_folder = Path.cwd() / "small"
     # While there is a network: the sandbox has none.
-    wheel_set(Platform(sys.version_info[:2], os.uname().machine, (2, 36)))
+    wheels = wheel_set(Platform(sys.version_info[:2], os.uname().machine, (2, 36)))
 
     def private_ssh(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,16 +76,19 @@ HEAD = f"""
     '''.replace("\\n    ", "\\n").strip()
 
     @contextlib.contextmanager
-    def ssh_machines(offsets_s=(0.0, 0.0, 0.0)):
-        # Three machines with SSH servers and clocks of their own, and the options of a run on them.
+    def ssh_machines(offsets_s=(0.0, 0.0, 0.0), environment=None, bare=None):
+        # Three machines with SSH servers and clocks of their own, and the options of a run on them. A run
+        # installs the environment on the one with the number `bare`.
         from laggard.remote.provision import RemoteOptions
         from laggard.remote.testbeds.ssh import SshTestbed
         from tests.testbed.nodes import NodeSpec, start_nodes
         private_ssh(here / "ssh")
         names = [f"node-{{i}}.example.org" for i in (1, 2, 3)]
         numbered = enumerate(zip(names, offsets_s), 1)
-        specs = [NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o) for i, (n, o) in numbered]
-        with start_nodes(specs, here / "nodes") as nodes:
+        specs = [
+            NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o, bare=bare == i) for i, (n, o) in numbered
+        ]
+        with start_nodes(specs, here / "nodes", environment=environment) as nodes:
             listed = [
                 {{"ssh": n, "address": nodes.node(n).spec.address, "key": str(nodes.node(n).access.key), "site": "home"}}
                 for n in names

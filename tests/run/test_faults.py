@@ -176,7 +176,7 @@ def test_any_process_killed_leaves_all_finished_steps_and_nothing_else(
     assert '"status": "running"' not in (folder / "run.json").read_text()
 
 
-@holds(Fault.HELPER_KILLED)
+@holds(Fault.HELPER_KILLED, Fault.SIGNAL)
 @pytest.mark.long
 def test_a_run_goes_on_without_its_helpers_until_its_user_interrupts_it(
     training: subprocess.Popen[str], laggard: Laggard
@@ -189,8 +189,11 @@ def test_a_run_goes_on_without_its_helpers_until_its_user_interrupts_it(
         wait_for_more_steps(laggard.runs)
     processes = tree(training.pid)
     training.send_signal(signal.SIGINT)
-    training.communicate(timeout=PATIENCE_S)
+    output, errors = training.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in errors
     assert wait_gone(processes) == []
     assert cgroups_of(training.pid) == []
-    record, _ = list_runs(laggard.runs)[-1]
-    assert record.status == "interrupted"
+    record, folder = list_runs(laggard.runs)[-1]
+    assert (training.returncode, record.status) == (130, "interrupted"), errors
+    assert json.loads(output)["status"] == "interrupted"
+    assert (folder / "report.html").exists()

@@ -14,7 +14,7 @@ from tests.scenario.scenario_folders import problems_of, template, write
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     files = template()
-    files["workload"] += "\nstream: {tasks: 5}\nrehearsal: {size: 50, sample: 4}\n"
+    files["workload"] += "\nstream: {tasks: 5, passes: 40}\nrehearsal: {size: 50, sample: 4}\n"
     return write(tmp_path, files)
 
 
@@ -104,7 +104,11 @@ def test_samples_that_are_born_at_workers_cannot_be_balanced(folder: Path) -> No
     [
         (
             ["workload.strategy=parameter_server", "workload.rehearsal.exchange=global"],
-            "not to each other",
+            "no group of torch",
+        ),
+        (
+            ["workload.strategy=ring_allreduce", "workload.rehearsal.exchange=global"],
+            "no group of torch",
         ),
         (
             ["workload.strategy={name: hierarchical, defer: measured}", "workload.rehearsal=null"],
@@ -146,3 +150,17 @@ def test_more_old_samples_than_new_ones_are_warned_of(folder: Path) -> None:
     loaded = load_scenario(folder, ["workload.rehearsal.sample=5000"])
     (line,) = [line for line in loaded.warnings if "rehearsal" in line]
     assert "old ones" in line
+
+
+@pytest.mark.parametrize(("steps", "fits"), [(160, True), (180, True), (181, False)])
+def test_a_training_that_is_longer_than_any_such_stream_is_one_problem(
+    folder: Path, steps: int, fits: bool
+) -> None:
+    """4,000 samples in batches of 256 are 15 whole batches, and 5 tasks may end with smaller ones:
+    20 steps a pass at most. Each task has 800 samples, so the stream has 16 of them."""
+    overrides = ["workload.dataset=mnist_5k", "workload.batch_size=256"]
+    problems = problems_of(
+        folder, *overrides, "workload.stream.passes=9", f"workload.stop={{steps: {steps}}}"
+    )
+    assert [problem.value for problem in problems] == ([] if fits else [f"stop.steps: {steps}"])
+    assert fits or "180 steps at most" in problems[0].rule

@@ -46,12 +46,12 @@ exec /run/testbed/bin/become-root --reuid=0 --regid=0 --clear-groups -- "$@"
 """
 
 # `$1` is the node's staging folder, `$2` the name that its root device shows under, `$3` its host
-# name, `$4` its disk, `$5` its home, `$6` what it must not see. Further arguments are folders that
-# stay visible.
+# name, `$4` its disk, `$5` its home, `$6` what it must not see, `$7` the workers' environment in the
+# system's image, if any. Further arguments are folders that stay visible.
 _BOOT = """\
 set -eu
-stage=$1 device=$2 name=$3 disk=$4 home=$5 hidden=$6
-shift 6
+stage=$1 device=$2 name=$3 disk=$4 home=$5 hidden=$6 environment=$7
+shift 7
 read -r pid rest < /proc/self/stat
 mount -t tmpfs -o mode=0755 layers "$stage/layers"
 mkdir "$stage/layers/upper" "$stage/layers/work"
@@ -65,6 +65,13 @@ mount -t tmpfs -o mode=0755 tmpfs run
 mount -t tmpfs -o mode=0700 tmpfs root
 mount --bind "$disk" var/tmp
 mount --bind "$home" home
+if [ -n "$environment" ]; then
+    base=var/tmp/laggard-root/${environment##*/}
+    mkdir -m 0700 -p var/tmp/laggard-root
+    mkdir -p "$base"
+    mount --bind "$environment" "$base"
+    mount -o remount,bind,ro "$base"
+fi
 if [ -d ".$hidden" ]; then mount -t tmpfs tmpfs ".$hidden"; fi
 for folder; do mkdir -p ".$folder"; mount --bind "$folder" ".$folder"; done
 cp -r "$stage/etc/." etc
@@ -109,6 +116,7 @@ class NodeSpec:
         prefix_length: of its address.
         vlans: its address with prefix length in each VLAN, by VLAN number, such as `{"4":
             "10.12.5.1/18"}`.
+        bare: whether the system's image has no environment of workers, though that of others has.
     """
 
     name: str
@@ -117,6 +125,7 @@ class NodeSpec:
     clock_offset_s: float = 0.0
     prefix_length: int = 16
     vlans: Mapping[str, str] = field(default_factory=dict)
+    bare: bool = False
 
     def vlan_name(self, vlan: str) -> str:
         """The name it answers to in a VLAN, as Grid'5000 makes it."""
@@ -149,7 +158,12 @@ def program(name: str) -> str | None:
 
 
 def boot_command(
-    spec: NodeSpec, boot: Boot, network: Path, stage: Path, places: Sequence[Path]
+    spec: NodeSpec,
+    boot: Boot,
+    network: Path,
+    stage: Path,
+    places: Sequence[Path],
+    environment: Path | None,
 ) -> list[str]:
     """The command that is a node as long as it runs.
 
@@ -160,11 +174,14 @@ def boot_command(
         stage: folder with its files, see `stage_files`.
         places: what becomes its `/var/tmp` and its `/home`, then folders of the controller that it
             sees where they are.
+        environment: the workers' environment, if it is in the system's image; the folder has its
+            name on nodes.
     """
     disk, home, *shown = (str(place) for place in places)
     device = "/dev/sda3" if boot.deployed else "/dev/sda2"
     script = _BOOT.replace("SSHD", shlex.quote(program("sshd") or "sshd"))
-    arguments = [str(stage), device, spec.name, disk, home, str(_REPOSITORY), *shown]
+    arguments = [str(stage), device, spec.name, disk, home, str(_REPOSITORY)]
+    arguments += ["" if spec.bare else str(environment or ""), *shown]
     kinds = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
     inside = ["nsenter", f"--net={network}", "unshare", *kinds]
     return [*_clock(spec.clock_offset_s), *inside, "/bin/sh", "-c", script, "boot", *arguments]

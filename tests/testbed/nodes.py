@@ -108,12 +108,12 @@ class Nodes:
     """Nodes that are up; a context manager that takes them down."""
 
     def __init__(
-        self, folder: Path, shown: Sequence[Path], *, squashed: bool, kept: Sequence[str] = ()
+        self, folder: Path, shown: Sequence[Path], *, squashed: bool, environment: Path | None
     ) -> None:
         self.folder = folder
         self.key = folder / "id_ed25519"
         self._shown = tuple(shown)
-        self._kept = tuple(kept)
+        self._environment = environment
         self._squashed = squashed
         self._specs: dict[str, NodeSpec] = {}
         self._ports: dict[str, str] = {}
@@ -173,14 +173,11 @@ class Nodes:
         process.wait()
 
     def reboot(self, names: Sequence[str], boot: Boot) -> None:
-        """Take nodes down and bring them up anew, with empty disks but for what is kept; they
-        answer SSH when this returns."""
+        """Take nodes down and bring them up anew, with empty disks; they answer SSH when
+        this returns."""
         for name in names:
             self.crash(name)
-            disk = self._disk(name)
-            _remove_but(
-                disk, frozenset(path for pattern in self._kept for path in disk.glob(pattern))
-            )
+            shutil.rmtree(self._disk(name))
         self.start(names, boot)
 
     def start(self, names: Sequence[str], boot: Boot) -> None:
@@ -250,7 +247,12 @@ class Nodes:
         with (self.folder / "logs" / spec.name).open("ab") as output:
             return subprocess.Popen(
                 boot_command(
-                    spec, boot, networks.NETNS / spec.name, stage, (disk, home, *self._shown)
+                    spec,
+                    boot,
+                    networks.NETNS / spec.name,
+                    stage,
+                    (disk, home, *self._shown),
+                    self._environment,
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -274,7 +276,7 @@ def start_nodes(
     shown: Sequence[Path] = (),
     *,
     squashed: bool = False,
-    kept: Sequence[str] = (),
+    environment: Path | None = None,
 ) -> Nodes:
     """Bring nodes up, inside laggard's sandbox; they answer SSH when this returns.
 
@@ -288,8 +290,7 @@ def start_nodes(
         shown: folders of the controller that the nodes see where they are, in spite of all that is
             hidden from them.
         squashed: whether root can make nothing in `/home` (see `squash`), as where it is NFS.
-        kept: patterns of what stays in `/var/tmp` when a node is brought up anew, as where it was
-            prepared in the system's image.
+        environment: the workers' environment, for nodes in whose system's image it is.
 
     Raises:
         RuntimeError: a node did not come up; carries its log.
@@ -304,7 +305,7 @@ def start_nodes(
     _STAGE.mkdir(exist_ok=True)
     _make_keys(folder)
     networks.create_bridge()
-    nodes = Nodes(folder, shown, squashed=squashed, kept=kept)
+    nodes = Nodes(folder, shown, squashed=squashed, environment=environment)
     try:
         nodes.add(specs)
         nodes.start([spec.name for spec in specs], boot or Boot())
@@ -336,19 +337,6 @@ def machines(hosts: Sequence[Host], nodes: Nodes) -> tuple[Machine, ...]:
 
 def _cluster(name: str) -> str:
     return name.partition("-")[0] if name.endswith(".grid5000.fr") else ""
-
-
-def _remove_but(folder: Path, kept: frozenset[Path]) -> None:
-    """Empty a folder but for some of the paths in it, and for the folders that these are in."""
-    for path in folder.iterdir():
-        if path in kept:
-            continue
-        if any(path in each.parents for each in kept):
-            _remove_but(path, kept)
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _make_keys(folder: Path) -> None:

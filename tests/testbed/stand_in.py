@@ -127,14 +127,16 @@ class Service:
         counts: Mapping[str, int],
         timing: Timing,
         shown: Sequence[Path],
-        kept: Sequence[str],
+        environment: Path | None,
     ) -> None:
         specs = reference.pool(counts)
         self._faults = Faults()
         self._nodes = (
             None
             if folder is None
-            else start_nodes(specs, folder, Lent.idle, shown, squashed=True, kept=kept)
+            else start_nodes(
+                specs, folder, Lent.idle, shown, squashed=True, environment=environment
+            )
         )
         machines: Machines = Paper() if self._nodes is None else Lent(self._nodes)
         self._grid = Grid5000([spec.name for spec in specs], machines, self._faults, timing, USER)
@@ -282,7 +284,7 @@ def stand_in(
     counts: Mapping[str, int],
     timing: Timing | None = None,
     shown: Sequence[Path] = (),
-    kept: Sequence[str] = (),
+    environment: Path | None = None,
 ) -> Iterator[StandIn]:
     """A stand-in Grid'5000 that lends real nodes, inside laggard's sandbox; or, without a folder,
     nodes on paper, anywhere.
@@ -296,10 +298,9 @@ def stand_in(
             user.
         timing: how long the stages of jobs and deployments take.
         shown: folders of the controller that the nodes see where they are.
-        kept: patterns of what stays in a node's `/var/tmp` from one job to the next; everything
-            else goes.
+        environment: the workers' environment, for nodes in whose system's image it is.
     """
-    with _service(folder, counts, timing or Timing(), shown, kept) as service:
+    with _service(folder, counts, timing or Timing(), shown, environment) as service:
         yield StandIn(service.url(), (folder or Path(os.devnull)) / "id_ed25519", service)
 
 
@@ -309,16 +310,16 @@ def _service(
     counts: Mapping[str, int],
     timing: Timing,
     shown: Sequence[Path],
-    kept: Sequence[str],
+    environment: Path | None,
 ) -> Iterator[Any]:
     """A `Service` in a process of its own where there are nodes, otherwise in this one."""
     with ExitStack() as stack:
         if folder is None:
-            service: Any = Service(folder, counts, timing, shown, kept)
+            service: Any = Service(folder, counts, timing, shown, environment)
         else:
             manager = _Manager(ctx=multiprocessing.get_context("fork"))
             manager.start()
             stack.callback(manager.shutdown)
-            service = manager.Service(folder, dict(counts), timing, tuple(shown), tuple(kept))  # type: ignore[attr-defined]
+            service = manager.Service(folder, dict(counts), timing, tuple(shown), environment)  # type: ignore[attr-defined]
         stack.callback(service.close)
         yield service

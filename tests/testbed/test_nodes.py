@@ -149,15 +149,26 @@ def test_a_node_that_does_not_come_up_says_why(scripts: Scripts) -> None:
     assert "Numerical result out of range" in str(answer["said"])
 
 
-def test_only_what_is_kept_is_there_when_a_node_is_brought_up_anew(scripts: Scripts) -> None:
+def test_a_node_comes_up_anew_with_what_is_in_its_image_alone(scripts: Scripts) -> None:
     answer = scripts.answer("""
+    environment = Path.cwd() / "0123abc"
+    environment.mkdir()
+    (environment / "file").touch()
     def look(nodes):
-        on(nodes, one, "cd /var/tmp; mkdir -p mine/abc/lib mine/runs; touch mine/abc/lib/file mine/runs/data other; ln -s / mine/link")
+        on(nodes, one, "cd /var/tmp; mkdir -p laggard-root/runs mine; touch laggard-root/runs/data mine/data; ln -s / link")
+        refused = on(nodes, one, "touch /var/tmp/laggard-root/0123abc/new 2>&1 || true")
         nodes.reboot([one], Boot())
-        return [on(nodes, one, "cd /var/tmp; find . | sort"), on(nodes, two, "ls /var/tmp")]
-    in_sandbox(lambda: nodes_here(kept=("mine/[0-9a-f]*",)), look)
+        return [on(nodes, one, "cd /var/tmp; find . | sort"), refused]
+    in_sandbox(lambda: nodes_here(environment=environment), look)
 """)
-    assert answer == [".\n./mine\n./mine/abc\n./mine/abc/lib\n./mine/abc/lib/file", ""]
+    there, refused = answer
+    assert there.split() == [
+        ".",
+        "./laggard-root",
+        "./laggard-root/0123abc",
+        "./laggard-root/0123abc/file",
+    ]
+    assert "Read-only" in refused
 
 
 def test_nodes_stop_answering_in_every_way(scripts: Scripts) -> None:

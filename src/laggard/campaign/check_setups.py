@@ -20,19 +20,32 @@ from laggard.scenario.overrides import SCENARIO_FILES, parse_file
 
 _MAX_SHOWN = 10
 _MAX_ARTIFACTS = 10_000
+_IDENTIFYING = ("--on=", "--links=", "--dilation=")
+_DEFAULT_LINKS = "--links=auto"
 
 
-def check_setups(campaign: CampaignFile, setups: Sequence[CellSetup]) -> Sequence[CheckedSetup]:
+def check_setups(
+    campaign: CampaignFile, setups: Sequence[CellSetup], run_options: Sequence[str] = ()
+) -> Sequence[CheckedSetup]:
     """Load the scenario of every setup.
+
+    Args:
+        campaign: the campaign.
+        setups: combinations of its values.
+        run_options: options of `laggard run` in all runs. A run on another testbed, or with another
+            dilation or other links, is another run.
 
     Raises:
         ScenarioError: the problems of all setups, each once.
     """
     checked: list[CheckedSetup] = []
     problems: dict[Problem, None] = {}
+    options = [
+        each for each in run_options if each.startswith(_IDENTIFYING) and each != _DEFAULT_LINKS
+    ]
     for setup in setups:
         try:
-            checked.append(_check_setup(campaign, setup))
+            checked.append(_check_setup(campaign, setup, options))
         except ScenarioError as error:
             problems |= dict.fromkeys(error.problems)
     if problems:
@@ -44,15 +57,19 @@ def check_setups(campaign: CampaignFile, setups: Sequence[CellSetup]) -> Sequenc
     return checked
 
 
-def _check_setup(campaign: CampaignFile, setup: CellSetup) -> CheckedSetup:
+def _check_setup(
+    campaign: CampaignFile, setup: CellSetup, run_options: Sequence[str]
+) -> CheckedSetup:
     if campaign.command in TASKS:
         return check_task(campaign.command, setup)
     plays = PlayInputs((campaign.artifacts or setup.scenario).absolute(), campaign.app_conf)
     scenario = load_scenario(setup.scenario, setup.overrides(), plays=plays)
-    return _describe_setup(campaign, setup, scenario)
+    return _describe_setup(campaign, setup, scenario, run_options)
 
 
-def _describe_setup(campaign: CampaignFile, setup: CellSetup, scenario: Scenario) -> CheckedSetup:
+def _describe_setup(
+    campaign: CampaignFile, setup: CellSetup, scenario: Scenario, run_options: Sequence[str]
+) -> CheckedSetup:
     if scenario.trains and campaign.duration is not None:
         raise InputError(
             f"for: {campaign.duration}: {setup.scenario}/workload.yaml says when training stops —"
@@ -60,7 +77,7 @@ def _describe_setup(campaign: CampaignFile, setup: CellSetup, scenario: Scenario
         )
     files = {name: _describe_file(name, data) for name, data in scenario.files().items()}
     artifacts = dict(_digest_artifacts(scenario)) if scenario.workflow.plays else {}
-    options = [campaign.app_conf, campaign.duration]
+    options = [campaign.app_conf, campaign.duration, *run_options]
     digest = make_digest(str(setup.scenario), files, artifacts, options)
     return CheckedSetup(setup, digest, scenario.workload.seed if scenario.trains else None)
 

@@ -136,14 +136,18 @@ def _load_campaign(path: Path, options: CampaignOptions) -> CampaignFile:
     return campaign
 
 
-def plan_cells(campaign: CampaignFile) -> Sequence[Cell]:
+def plan_cells(campaign: CampaignFile, run_options: Sequence[str] = ()) -> Sequence[Cell]:
     """Return all cells in their order, after their scenarios have been checked.
+
+    Args:
+        campaign: the campaign.
+        run_options: options of `laggard run` in all runs.
 
     Raises:
         InputError: there are none, or too many.
         ScenarioError: a scenario has problems with some values.
     """
-    return list_cells(campaign, check_setups(campaign, list_setups(campaign)))
+    return list_cells(campaign, check_setups(campaign, list_setups(campaign), run_options))
 
 
 @contextmanager
@@ -177,7 +181,7 @@ def run_campaign(
         KeyboardInterrupt: a signal ended the campaign and its current run.
     """
     campaign = _load_campaign(path, options)
-    cells = plan_cells(campaign)
+    cells = plan_cells(campaign, options.run_options)
     pool = options.choose_pool() if campaign.command in TASKS else LocalPool()
     folder = make_folder(options.runs, "campaigns", to_folder_name(options.name or path.stem))
     with ExitStack() as stack:
@@ -374,7 +378,7 @@ def read_progress(path: Path, options: CampaignOptions) -> tuple[CampaignProgres
     Raises:
         InputError: the file, an option or the state cannot be used.
     """
-    cells = plan_cells(_load_campaign(path, options))
+    cells = plan_cells(_load_campaign(path, options), options.run_options)
     folder = options.runs / "campaigns" / to_folder_name(options.name or path.stem)
     if not folder.exists():
         return measure_progress(cells, ()), folder

@@ -128,7 +128,7 @@ def measure_stalls(
         options.runs, name, options.fidelity, run_options=options.run_options
     )
     run_campaign(file, campaign, display, open_runner)
-    repeats = [_read_repeat(found) for found in _find_runs(file, folder, options.repeats)]
+    repeats = [_read_repeat(found) for found in _find_runs(file, folder, options)]
     ranks, tier_of = scenario.ranks, {rank.name: rank.layer for rank in scenario.ranks}
     return MeasuredStalls(
         scenario=scenario,
@@ -175,12 +175,14 @@ def _write_campaign(
     return json.dumps(document, indent=1) + "\n"
 
 
-def _find_runs(file: Path, folder: Path, repeats: int) -> Sequence[Mapping[str, StepParts]]:
+def _find_runs(
+    file: Path, folder: Path, options: StallOptions
+) -> Sequence[Mapping[str, StepParts]]:
     """Return the parts of the steps of every repeat's runs, by variant."""
     with read_campaign(folder) as state:
         rows = {each.digest: each.row for each in state.list_attempts()}
-    found: list[dict[str, StepParts]] = [{} for _ in range(repeats)]
-    for cell in plan_cells(load_campaign(file)):
+    found: list[dict[str, StepParts]] = [{} for _ in range(options.repeats)]
+    for cell in plan_cells(load_campaign(file), options.run_options):
         row = rows.get(cell.digest, {})
         if row.get("status") not in _USABLE:
             raise DeploymentError(_describe_failure(cell.setup.variant, row, folder))
