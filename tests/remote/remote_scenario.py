@@ -76,18 +76,15 @@ HEAD = f"""
     '''.replace("\\n    ", "\\n").strip()
 
     @contextlib.contextmanager
-    def ssh_machines(offsets_s=(0.0, 0.0, 0.0), environment=None, bare=None):
-        # Three machines with SSH servers and clocks of their own, and the options of a run on them. A run
-        # installs the environment on the one with the number `bare`.
+    def ssh_machines(offsets_s=(0.0, 0.0, 0.0), environment=None):
+        # Three machines with SSH servers and clocks of their own, and the options of a run on them.
         from laggard.remote.provision import RemoteOptions
         from laggard.remote.testbeds.ssh import SshTestbed
         from tests.testbed.nodes import NodeSpec, start_nodes
         private_ssh(here / "ssh")
         names = [f"node-{{i}}.example.org" for i in (1, 2, 3)]
         numbered = enumerate(zip(names, offsets_s), 1)
-        specs = [
-            NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o, bare=bare == i) for i, (n, o) in numbered
-        ]
+        specs = [NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o) for i, (n, o) in numbered]
         with start_nodes(specs, here / "nodes", environment=environment) as nodes:
             listed = [
                 {{"ssh": n, "address": nodes.node(n).spec.address, "key": str(nodes.node(n).access.key), "site": "home"}}

@@ -1,7 +1,4 @@
-"""An agent is killed or stops while machines with real SSH servers train.
-
-A node that vanishes is in `test_run_g5k.py`, and one without a network in `test_run_ssh.py`.
-"""
+"""An agent is killed or stops, or its node vanishes, while machines with real SSH servers train."""
 
 from __future__ import annotations
 
@@ -44,27 +41,30 @@ SCRIPT = """
             strikes = {
                 "killed": lambda: on(names[1], "pkill", "-9", "-o", "-f", f"'python.*{agent}'"),
                 "stopped": lambda: on(names[1], "pkill", "-STOP", "-o", "-f", f"'python.*{agent}'"),
+                "vanished": lambda: nodes.crash(names[1]),
             }
             found = {}
             for strike in STRIKES:
                 found[strike] = {"run": run(options, *long, strike=strikes[strike])}
-                found[strike]["left"] = {name: left(name) for name in names}
+                there = [name for name in names if strike != "vanished" or name != names[1]]
+                found[strike]["left"] = {name: left(name) for name in there}
             return found
 
     inside(play)
 """
 
 
-@holds(Fault.AGENT_STOPPED)
+@holds(Fault.NODE_LOST, Fault.AGENT_STOPPED)
 @pytest.mark.timeout(1200)
 def test_a_lost_agent_costs_its_own_node_alone(own_runner: Runner) -> None:
-    script = SCRIPT.replace("STRIKES", repr(["killed", "stopped"]))
+    script = SCRIPT.replace("STRIKES", repr(["killed", "stopped", "vanished"]))
     found = run_script(own_runner, script, timeout_s=1100)
-    _is_collected(found["killed"], "the connection to its agent was closed")
-    _is_collected(found["stopped"], "no message for")
+    _is_collected(found["killed"], "the connection to its agent was closed", {0, 1, 2})
+    _is_collected(found["stopped"], "no message for", {0, 1, 2})
+    _is_collected(found["vanished"], "edge.trainer.1.1", {0, 2})
 
 
-def _is_collected(found: dict[str, Any], reason: str) -> None:
+def _is_collected(found: dict[str, Any], reason: str, ranks: set[int]) -> None:
     """The run names the node and has the data of the ranks, and nothing runs on the nodes."""
     run = found["run"]
     assert run["status"] == "failed"
@@ -73,7 +73,7 @@ def _is_collected(found: dict[str, Any], reason: str) -> None:
     folder = Path(run["folder"])
     assert (folder / "report.html").exists()
     steps = pd.read_parquet(folder / "steps.parquet")
-    assert set(steps["rank"]) == {0, 1, 2}
+    assert set(steps["rank"]) == ranks
     for name, left in found["left"].items():
         assert left["processes"] == "", name
         assert not re.search("htb|tbf|ingress|filter|laggard", left["shaped"]), name

@@ -116,7 +116,6 @@ class NodeSpec:
         prefix_length: of its address.
         vlans: its address with prefix length in each VLAN, by VLAN number, such as `{"4":
             "10.12.5.1/18"}`.
-        bare: whether the system's image has no environment of workers, though that of others has.
     """
 
     name: str
@@ -125,7 +124,6 @@ class NodeSpec:
     clock_offset_s: float = 0.0
     prefix_length: int = 16
     vlans: Mapping[str, str] = field(default_factory=dict)
-    bare: bool = False
 
     def vlan_name(self, vlan: str) -> str:
         """The name it answers to in a VLAN, as Grid'5000 makes it."""
@@ -181,7 +179,7 @@ def boot_command(
     device = "/dev/sda3" if boot.deployed else "/dev/sda2"
     script = _BOOT.replace("SSHD", shlex.quote(program("sshd") or "sshd"))
     arguments = [str(stage), device, spec.name, disk, home, str(_REPOSITORY)]
-    arguments += ["" if spec.bare else str(environment or ""), *shown]
+    arguments += [str(environment or ""), *shown]
     kinds = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
     inside = ["nsenter", f"--net={network}", "unshare", *kinds]
     return [*_clock(spec.clock_offset_s), *inside, "/bin/sh", "-c", script, "boot", *arguments]

@@ -1,7 +1,7 @@
 """The workers' environment as nodes have it in their system's image.
 
 Installing it takes a node's processor half a minute, and its first imports compile it. Tests that
-are about what comes afterwards share one; in `tests/remote/test_run_ssh.py` a node installs its own.
+are about what comes afterwards share one; in `tests/remote/test_run_ssh.py` nodes install theirs.
 """
 
 from __future__ import annotations
