@@ -21,6 +21,7 @@ from tests.predict.scenario_folder import load, write_scenario
 
 NO_HANDLING = MessageHandling(0.0, 0.0)
 ONE_MEGABYTE = MessageSizes(1e6)
+STREAM = {"tasks": 2, "passes": 2}
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,12 @@ def test_what_cannot_be_simulated_is_refused_with_a_fix_that_works(
     ("workload", "named", "override"),
     [
         (
-            {"strategy": {"name": "hierarchical", "defer": "task_ends"}, "stream": {"tasks": 2}},
+            {"strategy": {"name": "hierarchical", "defer": "task_ends"}, "stream": STREAM},
             "defer",
             "workload.strategy=hierarchical",
         ),
         (
-            {"stream": {"tasks": 2, "arrivals": {"edge": {"rate": 5}}}},
+            {"stream": {**STREAM, "arrivals": {"edge": {"rate": 5}}}},
             "arrivals",
             "workload.stream.arrivals={}",
         ),
