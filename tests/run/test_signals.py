@@ -31,10 +31,10 @@ pytestmark = [needs_tun, pytest.mark.long]
 STAGES = {
     "set-up": ("run.json", signal.SIGHUP),
     "verification": ("logs/imports.log", signal.SIGTERM),
+    "training": ("workers/progress.jsonl", signal.SIGINT),
     "analysis": ("spans.parquet", signal.SIGTERM),
 }
-"""File of the run folder that shows that a stage has begun, and the signal that comes then. For a
-training see `test_faults.py`: there its helpers are dead, too."""
+"""File of the run folder that shows that a stage has begun, and the signal that comes then."""
 
 
 @holds(Fault.SIGNAL)

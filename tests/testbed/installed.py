@@ -1,6 +1,6 @@
 """The workers' environment as nodes have it in their system's image.
 
-Installing it takes a node's processor half a minute, and its first imports compile it. Tests that
+Installing it takes 20 s with the compilation by its first imports. Tests that
 are about what comes afterwards share one; in `tests/remote/test_run_ssh.py` nodes install theirs.
 """
 
