@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # it. The same examples in every run; continuous integration adds `--hypothesis-profile=thorough`.
 hypothesis.settings.register_profile(
     "suite",
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -54,6 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
         yield archive
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_tree(wheel: zipfile.ZipFile) -> None:
     foundation = {path.relative_to("src") for path in _tree() if path.is_relative_to("src/laggard")}
     rooms = {"laggard" / path for path in _tree() if path.parts[0] in ROOMS}
@@ -75,12 +76,14 @@ def test_no_file_of_a_room_is_of_a_kind_that_is_not_shipped() -> None:
     assert odd == []
 
 
+@pytest.mark.long
 def test_the_wheel_puts_nothing_beside_the_package(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top.partition("-")[0] for top in tops} == {"laggard"}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"laggard"}
 
 
+@pytest.mark.long
 def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     text = wheel.read(metadata).decode()

@@ -21,6 +21,7 @@ def plan(folder: Path, text: str) -> list[str]:
     return [cell.digest for cell in plan_cells(load_campaign(folder / "many.yaml"))]
 
 
+@pytest.mark.long
 def test_a_size_is_simulated(tmp_path: Path) -> None:
     write_scenario(tmp_path / "known")
     values = {"path": "known", "scale": {"edge": 1000}, "steps": 3, "set": SERVER}

@@ -20,6 +20,7 @@ ENDLESS = "workload.stop={steps: 10000000}"
 BEGUN_S = 120.0
 
 
+@pytest.mark.long
 @needs_tun
 @pytest.mark.parametrize(
     "number",
@@ -58,6 +59,7 @@ def _record_of_a_run(campaign: subprocess.Popen[str], runs: Path) -> Path:
     return found[0]
 
 
+@pytest.mark.long
 @needs_tun
 def test_who_takes_too_long_is_ended(make_scenario: Callable[..., Path], tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))

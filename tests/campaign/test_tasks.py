@@ -172,6 +172,7 @@ def test_a_cell_is_made_by_command_values_and_content(tmp_path: Path) -> None:
     assert again[1].digest == second.digest
 
 
+@pytest.mark.long
 def test_cells_add_up_to_what_evaluate_says(tmp_path: Path) -> None:
     """Each row is that of the case alone, and their counts give the scores of all."""
     result, display = run(tmp_path, CELLS)

@@ -103,6 +103,7 @@ def test_people_read_the_same(folders: dict[str, list[Path]]) -> None:
     assert "1 (1 to 1) times as much as " in said
 
 
+@pytest.mark.long
 def test_traces_of_other_tools_are_compared_as_runs(tmp_path: Path) -> None:
     usual = write(tmp_path / "usual", [host_document(0), host_document(1)])
     slow = write(tmp_path / "slow", [host_document(0), host_document(1, late=100)])

@@ -125,7 +125,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", WITH_RUNS)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=pytest.mark.long if name == "analyze" else ()) for name in WITH_RUNS],
+)
 def test_a_file_in_place_of_the_runs(command: str, place: Path) -> None:
     (place / "runs").write_text("x")
     name, *arguments = WITH_RUNS[command]

@@ -71,6 +71,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["evaluate", *arguments]).exit_code == 2
 
 
+@pytest.mark.long
 def test_it_ends_at_ctrl_c_without_a_traceback() -> None:
     """The terminal's signal goes to the whole group, while both processes are at work."""
     command = [sys.executable, "-m", "laggard.cli.main", "evaluate", "--cases", "1000"]

@@ -346,6 +346,7 @@ def test_killing_any_process_leaves_nothing(runner: Runner) -> None:
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
+@pytest.mark.long
 def test_killing_while_it_is_set_up_leaves_nothing(runner: Runner) -> None:
     chance = random.Random(3)
     for _ in range(15):

@@ -150,6 +150,7 @@ def test_a_stopped_agent_is_ended_and_its_changes_are_undone(tmp_path: Path) -> 
     end_agent(tmp_path / "run")  # it does nothing without an agent
 
 
+@pytest.mark.long
 def test_a_worker_is_held_to_its_drive_and_memory_and_its_node_is_sampled(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     host = Host(HOST, "edge", "trainer", 1, 1, ADDRESS)

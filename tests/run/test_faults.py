@@ -108,6 +108,7 @@ def wait_for_cgroups_gone(pid: int) -> list[Path]:
     return left
 
 
+@pytest.mark.long
 @holds(Fault.WORKER_ENDED, Fault.WORKER_STOPPED)
 @pytest.mark.parametrize(
     "fault",

@@ -67,6 +67,7 @@ def test_a_bytedance_trace_becomes_a_run_folder(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
 
 
+@pytest.mark.long
 def test_a_pipeline_s_report_is_priced(tmp_path: Path) -> None:
     trace = tmp_path / "piped.parquet"
     write_operations(pipeline(3, 4, lambda s: 2.0 if s == 2 else 1.0), trace)
@@ -80,6 +81,7 @@ def test_a_pipeline_s_report_is_priced(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "stragglers.json").read_text()) == []
 
 
+@pytest.mark.long
 def test_profiler_traces_become_a_run_folder(tmp_path: Path) -> None:
     """What an earlier analysis of a trace left there is replaced."""
     traces = write(tmp_path / "profiled", [host_document(0), host_document(1, late=100)])
@@ -96,6 +98,7 @@ def test_profiler_traces_become_a_run_folder(tmp_path: Path) -> None:
     assert "Nothing was emulated" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_findings_without_a_report_leave_no_file(tmp_path: Path, run_folder: Path) -> None:
     traces = write(tmp_path / "profiled", [host_document(0), host_document(1, late=100)])
     before = sorted(tmp_path.rglob("*"))

@@ -101,6 +101,7 @@ def test_what_is_no_number_of_workers_is_refused_before_the_analysis(
     assert "write --workers edge=16" in refused.output
 
 
+@pytest.mark.long
 def test_analyze_says_how_long_other_numbers_of_workers_would_have_taken(run_folder: Path) -> None:
     asked = ["analyze", str(run_folder), "--workers", "edge=4"]
     told = CliRunner().invoke(main, asked)

@@ -324,6 +324,7 @@ def test_bytes_between_tiers_are_those_of_averages_led_in_turn(
 DIGITS = {"model": "mlp", "dataset": "digits", "batch_size": 96, "optimizer": {"lr": 0.05}}
 
 
+@pytest.mark.long
 def test_after_averages_of_all_models_are_averaged_two_by_two(train: Train) -> None:
     """Averages over loopback take longer than a hundredth of a step. One rank puts down what is
     decided, once."""

@@ -19,6 +19,7 @@ from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.row_types import STEP_ROW, Rows
 from laggard.workloads.tracing.stream import read_rows
 from laggard.workloads.workload import Workload
+from tests.one_short import one_short
 from tests.workloads.conftest import make_hosts
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def rows_of(training: Training, rank: int, life: int = 0) -> Rows:
     return read_rows(training.output_dir.steps(rank, life), STEP_ROW)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("strategy", one_short(STRATEGIES), ids=str)
 def test_a_worker_that_joins_or_comes_back_is_brought_up_to_date(
     train: Train, strategy: object
 ) -> None:

@@ -55,6 +55,7 @@ def test_powersgd_is_exact_where_gradients_are_of_its_rank(
     assert not np.allclose(weights(tmp_path / "1"), expected, atol=1e-3, rtol=0)
 
 
+@pytest.mark.long
 def test_all_end_a_meeting_with_the_same_bits(forkery: Forkery, tmp_path: Path) -> None:
     """Parameters and BatchNorm's statistics, of tiers of two, one and two ranks."""
     every = {"local_sgd": {"steps": 2}, "hierarchical": {"wan_steps": 3}, "diloco": {"steps": 2}}
@@ -143,7 +144,7 @@ def accuracy(training: Training) -> float:
     ("strategy", "ranks"),
     [
         ({"name": "hierarchical", "compress": TENTH}, 3),
-        ({"name": "backup_workers", "compress": TENTH}, 3),
+        pytest.param({"name": "backup_workers", "compress": TENTH}, 3, marks=pytest.mark.long),
         *(
             pytest.param(strategy, 2, marks=pytest.mark.long)
             for strategy in (
@@ -167,6 +168,7 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
     assert accuracy(training) >= accuracy(baseline) - 0.02
 
 
+@pytest.mark.long
 def test_pushing_all_of_it_is_pushing_it_uncompressed_bit_for_bit(train: Train) -> None:
     """BatchNorm's statistics and uneven batches included; pushes are larger for their places, and
     pulls are whole."""

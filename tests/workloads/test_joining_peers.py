@@ -13,6 +13,7 @@ import pytest
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.tracing.heartbeat import read_heartbeats
+from tests.one_short import one_short
 from tests.workloads.test_churn import ENDLESS, end, join, rows_of, train_on
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def have_met(training: Training, rank: int, other: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", one_short(STRATEGIES))
 def test_who_joins_or_comes_back_begins_with_what_the_others_have_learnt(
     train: Train, name: str
 ) -> None:

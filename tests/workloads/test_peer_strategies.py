@@ -27,6 +27,7 @@ from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
+from tests.one_short import one_short
 from tests.workloads.paced import name_held, name_hold, wide
 from tests.workloads.test_churn import end, train_on
 
@@ -85,7 +86,7 @@ def accuracy(training: Training) -> float:
     return float(np.median([float(line["accuracy"] or 0) for line in settled]))
 
 
-@pytest.mark.parametrize("name", OWN_PACE)
+@pytest.mark.parametrize("name", one_short(OWN_PACE))
 def test_digits_are_learnt_as_well_as_with_all_reduce(
     trained: Trained, baseline: Training, name: str
 ) -> None:
@@ -95,7 +96,7 @@ def test_digits_are_learnt_as_well_as_with_all_reduce(
     assert accuracy(trained(name)) >= accuracy(baseline) - 0.02
 
 
-@pytest.mark.parametrize("name", OWN_PACE)
+@pytest.mark.parametrize("name", one_short(OWN_PACE))
 def test_spans_tile_every_rank(trained: Trained, name: str) -> None:
     spans = trained(name).table("spans")
     for _, of_rank in spans[spans.lane == Lane.MAIN].groupby("rank"):
@@ -105,7 +106,7 @@ def test_spans_tile_every_rank(trained: Trained, name: str) -> None:
         assert np.array_equal(start[1:], start[:-1] + duration[:-1])
 
 
-@pytest.mark.parametrize("name", OWN_PACE)
+@pytest.mark.parametrize("name", one_short(OWN_PACE))
 def test_what_ranks_say_they_sent_is_what_kernels_acknowledged(trained: Trained, name: str) -> None:
     """Within 1 %: a model of 38 kB has some 200 bytes around it, acknowledgement included."""
     for each in read_traffic(trained(name).output_dir, range(3)):

@@ -59,6 +59,7 @@ print(json.dumps(ended))
 """
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_line_loses_no_row_and_repeats_none(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILL_AT_EVERY_LINE, str(tmp_path)],

@@ -20,6 +20,7 @@ from laggard.workloads.models.model_state import (
 )
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.specification.training import OptimizerSpec
+from tests.one_short import one_short
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
@@ -47,10 +48,12 @@ def require_equal(one: object, other: object) -> None:
 # of sums depends on the pieces.
 @pytest.mark.parametrize(
     ("strategy", "ranks", "model", "optimizer"),
-    [
-        ("allreduce", 2, "mlp", {"name": "sgd", "lr": 0.1, "momentum": 0.9}),
-        ("ring_allreduce", 3, "resnet8", {"name": "adam", "lr": 0.01}),
-    ],
+    one_short(
+        [
+            ("allreduce", 2, "mlp", {"name": "sgd", "lr": 0.1, "momentum": 0.9}),
+            ("ring_allreduce", 3, "resnet8", {"name": "adam", "lr": 0.01}),
+        ]
+    ),
 )
 def test_two_halves_are_the_whole(
     train: Train, strategy: str, ranks: int, model: str, optimizer: dict[str, object]
@@ -130,7 +133,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "none.pt", *make(), steps=None)
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd", "parameter_server", "gossip"])
+@pytest.mark.parametrize(
+    "strategy", one_short(["parameter_server", "allreduce", "local_sgd", "gossip"])
+)
 def test_weights_of_a_training_are_those_that_another_begins_with(
     train: Train, strategy: str
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +18,13 @@ from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.output.worker_output import read_lines
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.tracing.traffic import read_traffic
+from tests.one_short import one_short
 from tests.workloads.test_churn import end, train_on
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
+
+    Trained = Callable[[str], Training]
 
 SERVER = 3
 DIGITS = {
@@ -33,35 +38,34 @@ RARELY = {"evaluate_every": 10**9}
 SHORT = {**DIGITS, "model": "resnet8", "stop": {"steps": 12}, **RARELY}
 
 
+STRATEGIES: Mapping[str, object] = {
+    "parameter_server": "parameter_server",
+    "asynchronous": "asynchronous",
+    "bounded_staleness": {"name": "bounded_staleness", "staleness": 2},
+    "backup_workers": "backup_workers",
+}
+NAMES = one_short(STRATEGIES)
+
+
 @pytest.fixture(scope="module")
-def trained(train: Train) -> dict[str, Training]:
-    strategies = [
-        "parameter_server",
-        "asynchronous",
-        {"name": "bounded_staleness", "staleness": 2},
-        "backup_workers",
-    ]
-    return {
-        strategy if isinstance(strategy, str) else str(strategy["name"]): train(
-            {**DIGITS, "strategy": strategy}, 3
-        )
-        for strategy in strategies
-    }
+def trained(train: Train) -> Trained:
+    """One training with each strategy, for all tests of it."""
 
+    @cache
+    def train_with(name: str) -> Training:
+        return train({**DIGITS, "strategy": STRATEGIES[name]}, 3)
 
-NAMES = ["parameter_server", "asynchronous", "bounded_staleness", "backup_workers"]
+    return train_with
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_digits_are_learnt_as_well_as_with_all_reduce(
-    trained: dict[str, Training], name: str
-) -> None:
+def test_digits_are_learnt_as_well_as_with_all_reduce(trained: Trained, name: str) -> None:
     """The parameter server does what all-reduce does, which another test shows step by step."""
-    done, synchronous = trained[name].done(), trained["parameter_server"].done()
+    done, synchronous = trained(name).done(), trained("parameter_server").done()
     assert done["stopped_by"] == "steps"
     assert synchronous["samples"] <= done["samples"] <= synchronous["samples"] + 96
-    assert _accuracy(trained["parameter_server"]) > 0.9
-    assert _accuracy(trained[name]) >= _accuracy(trained["parameter_server"]) - 0.02
+    assert _accuracy(trained("parameter_server")) > 0.9
+    assert _accuracy(trained(name)) >= _accuracy(trained("parameter_server")) - 0.02
     assert done["makespan_s"] > 0
 
 
@@ -74,8 +78,8 @@ def _accuracy(training: Training) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tables_tell_what_became_of_every_gradient(trained: dict[str, Training], name: str) -> None:
-    training = trained[name]
+def test_tables_tell_what_became_of_every_gradient(trained: Trained, name: str) -> None:
+    training = trained(name)
     steps, done = training.table("steps"), training.done()
     assert steps.samples.sum() == done["samples"]
     applied = steps[steps.samples > 0]
@@ -97,10 +101,8 @@ def test_tables_tell_what_became_of_every_gradient(trained: dict[str, Training],
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_spans_tile_every_rank_and_say_what_was_sent(
-    trained: dict[str, Training], name: str
-) -> None:
-    spans = trained[name].table("spans")
+def test_spans_tile_every_rank_and_say_what_was_sent(trained: Trained, name: str) -> None:
+    spans = trained(name).table("spans")
     state = FlatState(build_model("mlp", (1, 8, 8), 10, 1))
     comm = spans[spans.phase == "comm"]
     assert set(comm.bytes) == {state.bytes, 0}
@@ -109,7 +111,7 @@ def test_spans_tile_every_rank_and_say_what_was_sent(
         "the last answer carries no model"
     )
     assert set(comm.peer[comm.bytes > 0]) == {SERVER}
-    steps = trained[name].table("steps")
+    steps = trained(name).table("steps")
     waits = comm[(comm.bytes == 0) & (comm.peer < SERVER)]
     waited = steps[steps.waited_for >= 0]
     if name != "parameter_server":
@@ -128,11 +130,9 @@ def test_spans_tile_every_rank_and_say_what_was_sent(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(
-    trained: dict[str, Training], name: str
-) -> None:
+def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(trained: Trained, name: str) -> None:
     """Of every worker and of the server, within 1 %."""
-    traffic = read_traffic(trained[name].output_dir, range(4))
+    traffic = read_traffic(trained(name).output_dir, range(4))
     assert len(traffic) == 4
     for each in traffic:
         assert each.payload_bytes is not None
@@ -140,10 +140,11 @@ def test_what_is_said_to_be_sent_is_what_kernels_acknowledged(
         assert each.acked_bytes == pytest.approx(each.payload_bytes, rel=0.01)
 
 
-def test_evaluations_go_on_beside_the_training(trained: dict[str, Training]) -> None:
+@pytest.mark.long
+def test_evaluations_go_on_beside_the_training(trained: Trained) -> None:
     """One after each pass over the data of 15 steps, and the last at the end."""
-    evaluated = trained["asynchronous"].table("steps").dropna(subset=["accuracy"])
-    assert trained["asynchronous"].done()["evaluations"] == 300 // 15
+    evaluated = trained("asynchronous").table("steps").dropna(subset=["accuracy"])
+    assert trained("asynchronous").done()["evaluations"] == 300 // 15
     assert len(evaluated) == 300 // 15 - 1
     assert (
         evaluated.sort_values("end_ns").accuracy.iloc[-1]
@@ -155,6 +156,7 @@ def losses(training: Training) -> np.ndarray:
     return training.table("steps").sort_values(["rank", "step"]).loss.to_numpy()
 
 
+@pytest.mark.long
 def test_without_staleness_it_is_the_parameter_server_bit_for_bit(train: Train) -> None:
     """And with no backups too; BatchNorm's statistics included, and uneven batches."""
     server = losses(train({**SHORT, "strategy": "parameter_server"}, 3))

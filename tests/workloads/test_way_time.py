@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 
+import pytest
+
 from laggard.core.linux import inside_network
 from laggard.network_emulation.forked import end_companion, fork_companion
 from laggard.network_emulation.link_plan import Constraint, LinkPlan
@@ -64,6 +66,7 @@ def send_models(continuum: Continuum) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.long
 @needs_tun
 def test_a_receiver_that_dawdles_makes_no_link_slow() -> None:
     (took_s, on_its_way_s), (with_a_stop_s, on_its_way_then_s) = in_sandbox(send_models)

@@ -70,6 +70,7 @@ def phase_ns(run: RunData, rank: int, phase: Phase, step: int) -> int:
     return int(spans.dur_ns[rows].sum())
 
 
+@pytest.mark.long
 def test_a_real_training_is_read(profiled: Path) -> None:
     assert detect_format(profiled) is KINETO
     run = open_run(profiled)
@@ -85,6 +86,7 @@ def test_a_real_training_is_read(profiled: Path) -> None:
             ), phase
 
 
+@pytest.mark.long
 def test_real_phases_are_what_the_process_itself_measured(profiled: Path) -> None:
     """Never longer than the process saw them; and the sleep is in the forward of the rank that
     slept."""
@@ -109,6 +111,7 @@ def test_real_phases_are_what_the_process_itself_measured(profiled: Path) -> Non
     assert other < slept
 
 
+@pytest.mark.long
 def test_real_collectives_meet_and_the_sleeper_is_waited_for(profiled: Path) -> None:
     run = open_run(profiled)
     timeline = build_timeline(run)
@@ -131,6 +134,7 @@ def test_real_collectives_meet_and_the_sleeper_is_waited_for(profiled: Path) -> 
     assert (wait[:, 0].sum() - wait[:, 1].sum()) >= 0.25 * SLEEP_S * STEPS
 
 
+@pytest.mark.long
 def test_a_real_training_becomes_a_run_folder_that_is_analysed(
     profiled: Path, tmp_path: Path
 ) -> None:

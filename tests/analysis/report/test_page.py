@@ -287,6 +287,7 @@ def test_a_run_that_never_trained_has_a_report(
     assert not (tmp_path / "figures").exists()
 
 
+@pytest.mark.long
 def test_a_run_whose_emulation_slipped_says_so_first(
     quickstart_run: RunData, quickstart_analysis: AnalysisResult, tmp_path: Path
 ) -> None:

@@ -211,6 +211,7 @@ def test_it_fits(width: int, page: Path, tmp_path: Path) -> None:
     assert console == ""
 
 
+@pytest.mark.long
 def test_long_and_hostile_names_fit_a_phone(
     quickstart_run: RunData, quickstart_analysis: AnalysisResult, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_lifetimes(tmp_path / "nothing.csv")
 
 
+@pytest.mark.long
 def test_the_expected_end_is_printed(tmp_path: Path) -> None:
     scenario = str(
         write_scenario(

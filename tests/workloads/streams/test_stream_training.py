@@ -21,6 +21,7 @@ from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.streams.task_accuracies import read_tasks
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 from laggard.workloads.workload import Workload
+from tests.one_short import one_short
 
 if TYPE_CHECKING:
     from tests.workloads.conftest import Train, Training
@@ -48,7 +49,7 @@ def read_result(training: Training) -> StreamResult:
     return result
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd", "parameter_server"])
+@pytest.mark.parametrize("strategy", one_short(["allreduce", "local_sgd", "parameter_server"]))
 def test_rehearsal_keeps_what_a_naive_training_forgets(train: Train, strategy: str) -> None:
     found, stop = {}, {"stop": {"steps": count_steps()}}
     for name, more in (("naive", {}), ("rehearsal", {"rehearsal": {"size": 100, "sample": 8}})):
@@ -65,14 +66,16 @@ def test_rehearsal_keeps_what_a_naive_training_forgets(train: Train, strategy: s
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        "ring_allreduce",
-        "hierarchical",
-        "diloco",
-        "topk",
-        "parameter_server",
-        {"name": "parameter_server", "balanced_batches": True},
-    ],
+    one_short(
+        [
+            "ring_allreduce",
+            "hierarchical",
+            "diloco",
+            "topk",
+            "parameter_server",
+            {"name": "parameter_server", "balanced_batches": True},
+        ]
+    ),
 )
 def test_all_strategies_in_lockstep_evaluate_every_task(train: Train, strategy: object) -> None:
     training = train(COMMON | {"stop": {"steps": count_steps()}, "strategy": strategy}, 2)
@@ -84,7 +87,7 @@ def test_all_strategies_in_lockstep_evaluate_every_task(train: Train, strategy: 
 
 
 @pytest.mark.parametrize(
-    "strategy", ["allreduce", {"name": "local_sgd", "steps": 7}, "parameter_server"]
+    "strategy", one_short(["allreduce", {"name": "local_sgd", "steps": 7}, "parameter_server"])
 )
 def test_a_training_ends_with_its_stream(train: Train, strategy: object) -> None:
     training = train(COMMON | {"stop": {"time": "10min"}, "strategy": strategy}, 2)
@@ -100,7 +103,7 @@ def test_more_steps_than_the_stream_has_are_refused(tmp_path: Path) -> None:
         plan_partition(workload, data, 2)
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd"])
+@pytest.mark.parametrize("strategy", one_short(["local_sgd", "allreduce"]))
 def test_samples_are_exchanged_beside_the_training(train: Train, strategy: str) -> None:
     # Each digit is born at one of two workers, so only an exchange brings it to the other one.
     stream = {"tasks": 5, "passes": 4, "births": {"concentration": 0.001}}
@@ -138,6 +141,7 @@ def list_task_ends(training: Training) -> list[int]:
     return [int(line["last_step"] or 0) for line in read_lines(training.output_dir.stream)]
 
 
+@pytest.mark.long
 def test_tiers_average_at_the_ends_of_tasks_only(train: Train) -> None:
     strategy = {"name": "hierarchical", "defer": "task_ends"}
     training = train(STREAM_OF_TIERS | {"strategy": strategy}, 4, tiers=[*TIERS])
@@ -147,6 +151,7 @@ def test_tiers_average_at_the_ends_of_tasks_only(train: Train) -> None:
     assert result.measures.forgetting < 0.5
 
 
+@pytest.mark.long
 def test_tiers_average_when_their_measurements_say_so(train: Train) -> None:
     """Each decision names the step that follows, and all ranks kept to it, or one would wait."""
     strategy = {"name": "hierarchical", "defer": {"name": "measured", "overhead": 0.5}}
@@ -165,6 +170,7 @@ def test_tiers_average_when_their_measurements_say_so(train: Train) -> None:
     assert result.measures.forgetting < 0.5
 
 
+@pytest.mark.long
 def test_tiers_average_after_so_many_bytes(train: Train) -> None:
     """A step has 16 new images and up to 32 old ones, of 64 numbers with 4 bytes."""
     every_mb = 10 * (16 + 32) * 64 * 4 / 1e6
@@ -190,6 +196,7 @@ def test_tiers_average_after_so_many_bytes(train: Train) -> None:
     assert {*result.tiers} == {"fog", "edge"}
 
 
+@pytest.mark.long
 def test_tiers_average_more_often_the_farther_they_drift(train: Train) -> None:
     exchanges = {}
     for tolerance in (0.0, 100.0):
@@ -204,6 +211,7 @@ def test_tiers_average_more_often_the_farther_they_drift(train: Train) -> None:
     assert len(exchanges[100.0]) < count_steps() / 10
 
 
+@pytest.mark.long
 def test_the_others_learn_on_when_a_worker_is_killed(train: Train) -> None:
     """One of three is killed in the third of five tasks, each of which has five times the steps."""
     passes = COMMON | {"stream": {"tasks": 5, "passes": 20}, "stop": {"time": "10min"}}
