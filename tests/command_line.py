@@ -69,7 +69,12 @@ class Laggard:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(
-        self, scenario: Path, *arguments: str, status: int = 0, timeout_s: float = 480
+        self,
+        scenario: Path,
+        *arguments: str,
+        status: int = 0,
+        timeout_s: float = 480,
+        report: bool = False,
     ) -> dict[str, object]:
         """Run a scenario, and return its result.
 
@@ -78,6 +83,7 @@ class Laggard:
         """
         command = [
             *self.command("run", str(scenario), "--json", "--fidelity", "record", *arguments),
+            "--report" if report else "--no-report",
             "--runs",
             str(self.runs),
         ]

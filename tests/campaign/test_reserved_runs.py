@@ -70,7 +70,7 @@ SCRIPT = """
                     return SubprocessRun(done.returncode, result, done.stderr)
 
             scenarios = {key: load_scenario(scenario_folder, words) for key, words in sizes.items()}
-            given = ("--on=g5k", "--fidelity=record")
+            given = ("--on=g5k", "--fidelity=record", "--no-report")
             machines = SharedMachines(G5kTestbed(), scenarios, folder, given)
             found = {"cells": []}
             with reserve_cells(machines, Runner) as runner:
@@ -117,7 +117,7 @@ def test_cells_share_a_reservation_and_leave_nothing(own_runner: Runner) -> None
     for record in records:
         assert record["jobs"] == [], "the jobs belong to the campaign"
         assert record["fidelity"], "every cell is verified"
-        assert (Path(record["folder"]) / "report.html").exists()
+        assert (Path(record["folder"]) / "answer.json").exists()
     for after_cell in found["left"]:
         for shaped, remains in after_cell.values():
             assert not re.search("htb|tbf|netem|ingress|filter|laggard", shaped)

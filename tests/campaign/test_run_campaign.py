@@ -249,7 +249,7 @@ def test_a_changed_scenario_makes_new_cells_and_keeps_the_old(campaign: Campaign
 def test_runs_with_other_options_are_other_cells(campaign: CampaignFolder, option: str) -> None:
     """What does not change a run makes no new one: the default, and how an answer is looked for."""
     campaign.run(FILE)
-    campaign.run(options=("--links=auto", "--job=rennes:7"))
+    campaign.run(options=("--links=auto", "--job=rennes:7", "--no-report"))
     assert len(campaign.started) == 4
     for _ in range(2):
         rows = read_rows(campaign.run(options=(option,)).table)
@@ -410,7 +410,7 @@ def test_runs_for_real(
     make_scenario()
     path = tmp_path / "campaign.yaml"
     path.write_text("scenario: small\nrepeats: 2\nseeds: same\nvary: {workload.stop.steps: [12]}\n")
-    process = laggard.start("campaign", str(path), "--fidelity", "record")
+    process = laggard.start("campaign", str(path), "--fidelity", "record", "--no-report")
     out, errors = process.communicate(timeout=480)
     for repeat in range(2):
         assert f"small · repeat {repeat} ·" in out, errors
@@ -425,6 +425,9 @@ def test_runs_for_real(
     assert all(run["status"] in {"done", "unfaithful"} for run in runs)
     failed = any(run["status"] == "unfaithful" for run in runs)
     assert process.returncode == int(failed), errors
+    for run in runs:
+        assert (Path(run["folder"]) / "answer.json").is_file()
+        assert not (Path(run["folder"]) / "report.html").exists()
     first, second = (
         pq.read_table(Path(run["folder"]) / "steps.parquet", columns=["step", "rank", "loss"])
         for run in runs

@@ -36,7 +36,7 @@ RUNS = """
     from laggard.campaign.cell_runners.warm_process import start_warm_process
 
     with start_warm_process(Path(".")) as warm:
-        words = ["run", "small", "--json", "--runs", "runs", "--fidelity", "record", "--set"]
+        words = ["run", "small", "--json", "--runs", "runs", "--no-report", "--fidelity", "record", "--set"]
         for steps in map(int, sys.argv[1:]):
             print("started", flush=True)
             ended = warm.run([*words, f"workload.stop={{steps: {steps}}}"])

@@ -91,7 +91,7 @@ HEAD = f"""
                 for n in names
             ]
             (here / "inventory.yaml").write_text(json.dumps({{"machines": listed}}))
-            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"), quiet=True, fidelity="record")
+            options = RemoteOptions(here / "runs", SshTestbed(here / "inventory.yaml"), quiet=True, fidelity="record", report=False)
 
             def on(name, *words):
                 ssh = ["ssh", *nodes.node(name).access.ssh_arguments(), *words]

@@ -71,7 +71,7 @@ def _is_collected(found: dict[str, Any], reason: str, ranks: set[int]) -> None:
     assert "edge.trainer.1.1" in run["error"]
     assert reason in run["error"]
     folder = Path(run["folder"])
-    assert (folder / "report.html").exists()
+    assert (folder / "answer.json").exists()
     steps = pd.read_parquet(folder / "steps.parquet")
     assert set(steps["rank"]) == ranks
     for name, left in found["left"].items():

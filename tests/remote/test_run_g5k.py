@@ -63,7 +63,7 @@ SCRIPT = """
                     if number == signal.SIGSTOP:
                         time.sleep(seconds)
 
-            run = ("run", str(scenario_folder), "--on", "g5k", "--fidelity", "record")
+            run = ("run", str(scenario_folder), "--on", "g5k", "--fidelity", "record", "--no-report")
             found = {"whole": laggard(*run, "--json"), "calls": len(grid.calls()), "whole left": left()}
 
             long = (*run, "--set", "workload.stop={steps: 100000, time: 90s}")

@@ -63,7 +63,7 @@ SCRIPT = """
 
             long = ("workload.stop={steps: 100000, time: 90s}",)
             before = on(names[1], "ip", "-o", "-d", "link", "show")
-            found = {"whole": run(options, LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
+            found = {"whole": run(dataclasses.replace(options, report=True), LIMITS, EVENTS), "left": {name: left(name) for name in names}, "before": before}
             checkpoint = found["whole"]["folder"] + "/checkpoint.pt"
             found["resumed"] = run(options, "workload.stop={steps: 120}", "workload.resume=" + checkpoint)
             found["schedule"] = run_schedule()

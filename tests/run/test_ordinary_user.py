@@ -34,7 +34,7 @@ def test_runs_to_the_end(nobody_with_tun: Runner) -> None:
     # Stop signals hold long phases to their share better than phases of a millisecond or two.
     long = ("--set", "workload.model=resnet8", "--set", "workload.batch_size=384")
     few = ("--set", "workload.stop.steps=30")
-    record = ("--fidelity", "record")
+    record = ("--fidelity", "record", "--no-report")
     done = nobody_with_tun.run(
         RUN, str(scenario), "--runs", str(runs), *long, *few, *record, timeout_s=480
     )

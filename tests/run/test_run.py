@@ -41,7 +41,7 @@ def test_run_leaves_a_complete_folder(
     laggard: Laggard, make_scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
     stages = "".join(f"  {s}: [{{shell: touch {tmp_path}/{s}-$(hostname)}}]\n" for s in STAGES)
-    answer = laggard.run(make_scenario(workflow=f"- hosts: edge.*\n{stages}"))
+    answer = laggard.run(make_scenario(workflow=f"- hosts: edge.*\n{stages}"), report=True)
     folder = Path(str(answer["folder"]))
     record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
     _check_outcome(record)

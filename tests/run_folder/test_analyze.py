@@ -119,6 +119,21 @@ def test_findings_without_a_report_leave_no_file(tmp_path: Path, run_folder: Pat
         assert f"{option[0]} needs a run folder" in result.output
 
 
+def test_a_report_that_was_left_out_is_drawn_later(tmp_path: Path) -> None:
+    folder = write_run(generate_run(TraceSpec(steps=12)), tmp_path / "runs" / "s" / "s-0")
+    record = load_record(folder).model_copy(update={"settings": RunSettings(report=False)})
+    write_record(folder, record)
+    run = load_run(folder)
+    write_analysis(run, analyze_if_trained(run), folder, report=False)
+    assert (folder / "answer.json").is_file()
+    assert not (folder / "report.html").exists()
+    assert not (folder / "figures").exists()
+    assert f"`laggard report {folder}` draws" in format_run_result(record, folder)
+    assert laggard("report", folder).exit_code == 0
+    assert (folder / "report.html").is_file()
+    assert "draws the report" not in format_run_result(record, folder)
+
+
 def test_a_run_folder_is_analysed_in_its_place_or_beside(tmp_path: Path, run_folder: Path) -> None:
     copy = tmp_path / "copy"
     assert laggard("analyze", run_folder, "--out", copy).exit_code == 0

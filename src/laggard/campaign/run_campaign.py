@@ -54,7 +54,7 @@ FILE_COPY = "campaign.yaml"
 _PUBLISH_S = 5.0
 """Time between two rewritings of the tables while tasks end, which may be many a second."""
 
-_RUN_OPTIONS = ("--fidelity", "--links", "--dilation", "--artifacts")
+_RUN_OPTIONS = ("--fidelity", "--links", "--dilation", "--artifacts", "--report")
 _TASK_OPTIONS = ("--processes",)
 
 OpenRunner = Callable[[ProcessRunner, Sequence[Cell], Path], AbstractContextManager[CellRunner]]

@@ -16,6 +16,7 @@ from laggard.cli.options import (
     fidelity_option,
     json_option,
     links_option,
+    report_option,
     runs_option,
 )
 from laggard.cli.testbed_options import TargetTestbed, testbed_options
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @dilation_option
 @links_option
 @artifacts_option
+@report_option
 @json_option
 @keep_own_status
 @handle_errors
@@ -61,6 +63,7 @@ def start_campaign(
     dilation: float | None,
     links: str,
     artifacts_option: Path | None,
+    report: bool,
     as_json: bool,
     target: TargetTestbed,
 ) -> int:
@@ -76,6 +79,7 @@ def start_campaign(
 
     run_options = [f"--links={links}", *target.arguments]
     run_options += [] if dilation is None else [f"--dilation={dilation}"]
+    run_options += [] if report else ["--no-report"]
     options = CampaignOptions(
         runs,
         name,
@@ -83,7 +87,7 @@ def start_campaign(
         artifacts_option,
         tuple(run_options),
         lambda: choose_pool(target.remote, processes),
-        _list_given("fidelity", "links", "dilation", "artifacts_option", "processes"),
+        _list_given("fidelity", "links", "dilation", "artifacts_option", "report", "processes"),
     )
     if dry_run:
         progress, folder = read_progress(file, options)

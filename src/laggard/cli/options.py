@@ -51,6 +51,11 @@ duration_option = click.option(
     metavar="TIME",
     help="Time between launch and finalize, such as 10min, if nothing is trained; by default 0.",
 )
+report_option = click.option(
+    "--report/--no-report",
+    default=True,
+    help="Draw the report of each run, which takes seconds; `laggard report RUN` draws it later.",
+)
 artifacts_option = click.option(
     "--artifacts",
     "artifacts_option",

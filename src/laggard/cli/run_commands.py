@@ -16,6 +16,7 @@ from laggard.cli.options import (
     duration_option,
     json_option,
     parse_duration,
+    report_option,
     runs_option,
     scenario_and_plays,
 )
@@ -48,6 +49,7 @@ def _end_with_campaign(
 @scenario_and_plays
 @continuum_options
 @duration_option
+@report_option
 @json_option
 # A campaign marks its runs, and they end with it.
 @click.option("--cell", hidden=True, expose_value=False, callback=_end_with_campaign)
@@ -64,6 +66,7 @@ def run_scenario(
     dilation: float | None,
     fidelity: FidelityPolicy,
     duration: str | None,
+    report: bool,
     as_json: bool,
 ) -> int:
     """Start and verify the continuum, train, and analyze the run.
@@ -90,6 +93,7 @@ def run_scenario(
             quiet=as_json,
             command=tuple(sys.argv),
             fidelity=fidelity,
+            report=report,
         )
         if loaded.trains:
             record, folder = run_local(loaded, options)
@@ -109,6 +113,7 @@ def run_scenario(
             command=tuple(sys.argv),
             fidelity=fidelity,
             for_s=for_s or 0.0,
+            report=report,
         )
         record, folder = run_remote(loaded, remote_options)
     print_result(record, folder, as_json=as_json)

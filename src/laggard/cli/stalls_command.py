@@ -92,6 +92,7 @@ def print_stalls(
         require_figure_path(figure)
     run_options = [f"--links={links}", *target.arguments]
     run_options += [] if dilation is None else [f"--dilation={dilation}"]
+    run_options.append("--no-report")  # What is told is the difference between runs.
     measured = measure_stalls(
         scenario,
         overrides,

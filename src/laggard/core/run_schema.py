@@ -208,6 +208,7 @@ class RunSettings(Record):
         artifacts: folder with the files of the plays, if it is not the scenario's.
         app_conf: set of variables for the plays.
         for_s: seconds between launch and finalize, if nothing is trained.
+        report: whether the run ends with a report and its figures.
     """
 
     links: str = "auto"
@@ -216,6 +217,7 @@ class RunSettings(Record):
     artifacts: str | None = None
     app_conf: str | None = None
     for_s: float = 0.0
+    report: bool = True
 
 
 def _upgrade_version(value: object) -> object:

@@ -45,6 +45,7 @@ class RemoteOptions:
         command: command line, for the record.
         fidelity: reaction to a failed fidelity check before training.
         for_s: seconds between launch and finalize, if nothing is trained.
+        report: whether to draw the report, which takes seconds; `laggard report` draws it later.
     """
 
     runs: Path
@@ -53,6 +54,7 @@ class RemoteOptions:
     command: tuple[str, ...] = ()
     fidelity: FidelityPolicy = "require"
     for_s: float = 0.0
+    report: bool = True
 
 
 def plan_machines(scenario: Scenario, testbed: RemoteTestbed) -> MachinePlan:

@@ -104,7 +104,9 @@ def run_remote(scenario: Scenario, options: RemoteOptions) -> tuple[RunRecord, P
         # The plan comes before the run folder, so a refused scenario leaves no folder behind.
         plan = plan_machines(scenario, options.testbed)
         warnings = (*plan.warnings, *find_unlimited_programs(scenario))
-        settings = RunSettings(fidelity=options.fidelity, for_s=options.for_s)
+        settings = RunSettings(
+            fidelity=options.fidelity, for_s=options.for_s, report=options.report
+        )
         draft = create_record(
             scenario, options.testbed.name, "netem", options.command, warnings, settings
         )

@@ -110,6 +110,7 @@ def _list_options(
         options += [] if settings.dilation is None else ["--dilation", f"{settings.dilation:g}"]
     options += [] if settings.app_conf is None else [f"--app-conf={settings.app_conf}"]
     options += [f"--for={settings.for_s:g}s"] if settings.for_s else []
+    options += [] if settings.report else ["--no-report"]
     if own and settings.artifacts is not None:
         options.append(f"--artifacts={settings.artifacts}")
     return (*options, *extra)

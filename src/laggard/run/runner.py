@@ -65,6 +65,7 @@ class RunOptions:
         command: command line, for the record.
         fidelity: effect of a failed check before training.
         for_s: seconds between launch and finalize, for the record; `run_experiment` sets it.
+        report: whether to draw the report, which takes seconds; `laggard report` draws it later.
     """
 
     runs: Path
@@ -75,6 +76,7 @@ class RunOptions:
     command: tuple[str, ...] = ()
     fidelity: FidelityPolicy = "require"
     for_s: float = 0.0
+    report: bool = True
 
 
 def run_local(scenario: Scenario, options: RunOptions) -> tuple[RunRecord, Path]:
@@ -217,6 +219,7 @@ def _draft_record(
         dilation=options.dilation,
         fidelity=options.fidelity,
         for_s=options.for_s,
+        report=options.report,
     )
     first = create_record(scenario, options.testbed, backend, options.command, warnings, settings)
     return first.model_copy(

@@ -144,8 +144,13 @@ def analyze_if_trained(run: RunData) -> AnalysisResult | None:
         return None
 
 
-def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) -> None:
-    """Write the findings, their sentences and numbers, the report, figures and the timeline."""
+def write_analysis(
+    run: RunData, analysis: AnalysisResult | None, folder: Path, *, report: bool = True
+) -> None:
+    """Write the findings, their sentences and numbers, the timeline, and the report with figures.
+
+    The report can be left out, since drawing its figures takes longer than all else.
+    """
     from laggard.analysis.findings.answer import format_answer
     from laggard.analysis.findings.rank_summary import build_summary
     from laggard.analysis.formats.export.perfetto import write_perfetto
@@ -157,5 +162,6 @@ def write_analysis(run: RunData, analysis: AnalysisResult | None, folder: Path) 
     write_json(folder / "stragglers.json", findings)
     write_json(folder / "answer.json", list(format_answer(run, analysis)))
     write_json(folder / SUMMARY_FILE, build_summary(run, analysis) if analysis else {})
-    write_report(run, analysis, folder)
+    if report:
+        write_report(run, analysis, folder)
     write_perfetto(run, folder / "trace.perfetto.json.gz")

@@ -96,9 +96,13 @@ def analyze_training(journal: Journal, scenario: Scenario, done: TrainingEnd | N
     final = _complete_record(run.record or journal.record, done, analysis)
     with journal.stage("report"):
         shown = final.model_copy(update={"stages": journal.record.stages})
-        write_analysis(replace(run, record=shown), analysis, folder)
+        write_analysis(replace(run, record=shown), analysis, folder, report=_wants_report(shown))
     # A run is done when its report is.
     journal.update(status=final.status, error=final.error, outcome=final.outcome)
+
+
+def _wants_report(record: RunRecord) -> bool:
+    return record.settings is None or record.settings.report
 
 
 def _has_outcome(folder: Path, status: RunStatus) -> bool:
@@ -141,7 +145,8 @@ def report_untrained_run(journal: Journal) -> None:
         final = final.model_copy(update=missed if final.trains else {"status": "done"})
     with journal.stage("report"):
         shown = final.model_copy(update={"stages": journal.record.stages})
-        write_analysis(replace(load_run(folder), record=shown), None, folder)
+        run = replace(load_run(folder), record=shown)
+        write_analysis(run, None, folder, report=_wants_report(shown))
     # A run is done when its report is.
     journal.update(status=final.status, error=final.error)
     remove_streams(folder)
