@@ -27,7 +27,9 @@ def test_decisions_are_recorded_told_and_shown(
     settings = ("strategy=adaptive", "stop={steps: 400}", "evaluate_every=1000000")
     scenario = make_scenario(network=FAR)
     answer = laggard.run(
-        scenario, *(part for each in settings for part in ("--set", f"workload.{each}")), report=True
+        scenario,
+        *(part for each in settings for part in ("--set", f"workload.{each}")),
+        report=True,
     )
     folder = Path(str(answer["folder"]))
     decisions = json.loads((folder / "decisions.json").read_text())

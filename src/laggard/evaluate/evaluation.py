@@ -106,9 +106,7 @@ def _run_emulated_case(case: EmulatedCase, runs: Path, *, quiet: bool) -> Evalua
     if not quiet:
         print_text(case.name, err=True)
     result = (
-        run_in_subprocess(
-            SCENARIO, case.overrides(), runs, command=("run", "--no-report")
-        ).result
+        run_in_subprocess(SCENARIO, case.overrides(), runs, command=("run", "--no-report")).result
         or {}
     )
     if result.get("status") != "done":
