@@ -50,8 +50,8 @@ round: 2s
 reallocate: 2s
 policy: las
 jobs:
-  - {name: one, workload: train.yaml, steps: 400, throughput: {fog: 60, edge: 60}}
-  - {name: two, workload: train.yaml, steps: 300, scale: 2, throughput: {edge: 40}}
+  - {name: one, workload: train.yaml, steps: 200, throughput: {fog: 60, edge: 60}}
+  - {name: two, workload: train.yaml, steps: 150, scale: 2, throughput: {edge: 40}}
 """
 
 
@@ -226,7 +226,7 @@ def test_real_jobs_take_turns_and_one_that_is_killed_loses_no_step(tmp_path: Pat
     steps = {
         name: sum(each["steps"] for each in turns if each["job"] == name) for name in ("one", "two")
     }
-    assert steps == {"one": 400, "two": 300}
+    assert steps == {"one": 200, "two": 150}
     assert document["notes"][-1].startswith("each turn of two begins with the weights of")
     assert [len(each["hosts"]) for each in turns if each["job"] == "two"].count(2) >= 1
     (folder,) = (tmp_path / "runs" / "schedules").iterdir()

@@ -118,7 +118,7 @@ PLAYS = [
         ],
     }
 ]
-ROUND_S, ONE_STEPS, TWO_STEPS = 3, 3000, 60
+ROUND_S, ONE_STEPS, TWO_STEPS = 3, 1500, 40
 CLUSTER: dict[str, object] = {
     "round": f"{ROUND_S}s",
     "reallocate": f"{ROUND_S}s",

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from laggard.analysis.evaluate.synthetic.run_generator import TraceSpec, generate_run
 from laggard.analysis.formats.bytedance.parquet_file import write_operations
 from laggard.analysis.formats.registry import open_run
+from laggard.analysis.report.figures import drawing
 from laggard.analysis.tables.load_run import load_run
 from laggard.analysis.tables.write_run import write_run
 from laggard.cli.main import main
@@ -123,6 +124,13 @@ def test_findings_without_a_report_leave_no_file(tmp_path: Path, run_folder: Pat
         assert f"{option[0]} needs a run folder" in result.output
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, which take seconds to draw."""
+    monkeypatch.setattr(drawing, "save_figures", lambda *_: ())
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_a_report_that_was_left_out_is_drawn_later(tmp_path: Path) -> None:
     folder = write_run(generate_run(TraceSpec(steps=12)), tmp_path / "runs" / "s" / "s-0")
     record = load_record(folder).model_copy(update={"settings": RunSettings(report=False)})
@@ -138,6 +146,7 @@ def test_a_report_that_was_left_out_is_drawn_later(tmp_path: Path) -> None:
     assert "draws the report" not in format_run_result(record, folder)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_folder_is_analysed_in_its_place_or_beside(tmp_path: Path, run_folder: Path) -> None:
     copy = tmp_path / "copy"
     assert laggard("analyze", run_folder, "--out", copy).exit_code == 0
