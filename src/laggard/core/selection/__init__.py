@@ -1,0 +1,6 @@
+"""Which clients of a federated training take part in a round; pure.
+
+`selector.py` has the interface of all: results are reported, and candidates are selected from.
+`simple_selection.py` has selection by chance and by speed, `oort.py` the one of Lai et al., OSDI
+2021, and `utility_aware.py` Laggard's own. `failure_pauses.py` keeps clients away that failed.
+"""
