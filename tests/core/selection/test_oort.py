@@ -16,7 +16,7 @@ from laggard.core.selection.oort import (
     Pacer,
     score_clients,
 )
-from laggard.core.selection.selector import Candidate, ClientResult
+from laggard.core.selection.selector import ClientCandidate, ClientResult
 
 PARAMETERS = OortParameters()
 LEAST_P = 1e-4
@@ -72,7 +72,7 @@ def test_the_pacer_moves_with_the_utilities(utilities: list[float], percentile: 
 
 
 def test_those_that_never_took_part_come_first_and_then_those_of_use() -> None:
-    candidates = [Candidate(client, 100, 1.0) for client in range(40)]
+    candidates = [ClientCandidate(client, 100, 1.0) for client in range(40)]
     selector = OortSelector(1)
     counts: Counter[int] = Counter()
     for number in range(200):
@@ -87,7 +87,7 @@ def test_those_that_never_took_part_come_first_and_then_those_of_use() -> None:
 
 
 def test_slow_clients_are_chosen_less() -> None:
-    candidates = [Candidate(client, 100, 30.0 if client < 4 else 1.0) for client in range(12)]
+    candidates = [ClientCandidate(client, 100, 30.0 if client < 4 else 1.0) for client in range(12)]
     selector = OortSelector(2)
     counts: Counter[int] = Counter()
     for number in range(35):  # The pacer has not moved yet.
@@ -102,5 +102,5 @@ def test_equal_clients_are_drawn_equally_often() -> None:
     drawn: Counter[int] = Counter()
     for seed in range(2000):
         selector = OortSelector(seed)
-        drawn.update(selector.select([Candidate(c, 10, 1.0) for c in range(10)], 3).clients)
+        drawn.update(selector.select([ClientCandidate(c, 10, 1.0) for c in range(10)], 3).clients)
     assert chisquare([drawn[client] for client in range(10)]).pvalue > LEAST_P

@@ -18,7 +18,7 @@ from laggard.core.rules.fairness import compute_jain_index
 from laggard.core.selection.failure_pauses import LONGEST_PAUSE
 from laggard.core.selection.oort import OortSelector
 from laggard.core.selection.selector import (
-    Candidate,
+    ClientCandidate,
     ClientResult,
     ClientSelector,
     Outcome,
@@ -57,7 +57,7 @@ def test_a_selection_has_different_eligible_clients_and_says_how_many_are_missin
     selector = SELECTORS[name]()
     for _ in range(data.draw(st.integers(1, 8))):
         candidates = [
-            Candidate(
+            ClientCandidate(
                 client,
                 data.draw(st.sampled_from([0, 1, 50])),
                 data.draw(st.sampled_from([0.5, 3.0, 1e9, math.inf, math.nan])),
@@ -85,7 +85,7 @@ def test_a_client_that_never_answers_sensibly_is_not_chosen_for_ever(
 ) -> None:
     """Its pauses double up to a bound, so that it has another chance."""
     selector = SELECTORS[name]()
-    candidates = [Candidate(client, 10, 1.0 + client) for client in range(4)]
+    candidates = [ClientCandidate(client, 10, 1.0 + client) for client in range(4)]
     chosen = 0
     for _ in range(400):
         for client in selector.select(candidates, 2).clients:
@@ -102,7 +102,9 @@ def test_the_same_seed_and_results_give_the_same_selection(name: str) -> None:
         selector = SELECTORS[name]()
         rounds = []
         for _ in range(30):
-            selection = selector.select([Candidate(c, 5 + c, 1.0 + c % 3) for c in range(12)], 3)
+            selection = selector.select(
+                [ClientCandidate(c, 5 + c, 1.0 + c % 3) for c in range(12)], 3
+            )
             rounds.append(selection)
             for client in selection.clients:
                 selector.report(ClientResult(client, "accepted", 1.0 + client % 3, 9.0 - client))
@@ -111,14 +113,14 @@ def test_the_same_seed_and_results_give_the_same_selection(name: str) -> None:
 
 
 def test_the_fastest_are_those_with_the_shortest_rounds() -> None:
-    candidates = [Candidate(client, 10, abs(client - 5.0) + 1) for client in range(10)]
+    candidates = [ClientCandidate(client, 10, abs(client - 5.0) + 1) for client in range(10)]
     assert set(FastestSelector().select(candidates, 3).clients) == {4, 5, 6}
 
 
 def test_random_clients_have_equal_chances() -> None:
     selector, drawn = RandomSelector(3), Counter[int]()
     for _ in range(3000):
-        drawn.update(selector.select([Candidate(c, 1, 1.0) for c in range(8)], 3).clients)
+        drawn.update(selector.select([ClientCandidate(c, 1, 1.0) for c in range(8)], 3).clients)
     assert chisquare([drawn[client] for client in range(8)]).pvalue > LEAST_P
 
 
@@ -146,7 +148,7 @@ def test_weighted_draws_are_one_after_another() -> None:
 def test_no_cohort_brings_more_in_a_second(
     clients: list[tuple[int, int]], count: int, data: st.DataObject
 ) -> None:
-    candidates = [Candidate(n, 1, float(seconds)) for n, (seconds, _) in enumerate(clients)]
+    candidates = [ClientCandidate(n, 1, float(seconds)) for n, (seconds, _) in enumerate(clients)]
     weights = [float(weight) for _, weight in clients]
     size = min(count, len(clients))
     forced = frozenset(data.draw(st.sets(st.integers(0, len(clients) - 1), max_size=size)))
@@ -168,7 +170,9 @@ def test_cohorts_take_part_as_equally_as_chance_in_much_less_time(seed: int) -> 
     """Thirty clients whose speeds spread as those of phones do, 39 times from p10 to p90."""
     rng = random.Random(seed)
     sigma = math.log(39) / (2 * 1.2816)
-    candidates = [Candidate(client, 100, rng.lognormvariate(0.0, sigma)) for client in range(30)]
+    candidates = [
+        ClientCandidate(client, 100, rng.lognormvariate(0.0, sigma)) for client in range(30)
+    ]
     took_s, index = {}, {}
     for name in ("random", "utility_aware"):
         selector, counts = SELECTORS[name](), [0] * 30
@@ -190,11 +194,11 @@ def test_cohorts_take_part_as_equally_as_chance_in_much_less_time(seed: int) -> 
 
 
 def test_energy_and_price_count_where_they_are_asked_for() -> None:
-    candidates = [Candidate(c, 10, 1.0, energy_j=50.0 if c < 5 else 1.0) for c in range(10)]
+    candidates = [ClientCandidate(c, 10, 1.0, energy_j=50.0 if c < 5 else 1.0) for c in range(10)]
     assert set(UtilityAwareSelector().select(candidates, 5).clients) <= set(range(10))
     thrifty = UtilityAwareSelector(UtilityAwareParameters(energy=1.0))
     assert set(thrifty.select(candidates, 5).clients) == set(range(5, 10))
-    priced = [Candidate(c, 10, 1.0, price=3.0 if c % 2 else 1.0) for c in range(10)]
+    priced = [ClientCandidate(c, 10, 1.0, price=3.0 if c % 2 else 1.0) for c in range(10)]
     cheap = UtilityAwareSelector(UtilityAwareParameters(price=1.0))
     assert set(cheap.select(priced, 5).clients) == {0, 2, 4, 6, 8}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from laggard.core.selection.selector import Candidate, ClientResult
+from laggard.core.selection.selector import ClientCandidate, ClientResult
 
 LONGEST_PAUSE = 64
 
@@ -32,7 +32,9 @@ class FailurePauses:
         pause = min(1 << min(failures - 1, LONGEST_PAUSE.bit_length()), LONGEST_PAUSE)
         self._ends[result.client] = self.round + pause
 
-    def begin_round(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], bool]:
+    def begin_round(
+        self, candidates: Sequence[ClientCandidate]
+    ) -> tuple[list[ClientCandidate], bool]:
         """Begin the next round.
 
         Args:

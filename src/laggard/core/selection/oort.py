@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laggard.core.selection.failure_pauses import FailurePauses
-from laggard.core.selection.selector import Candidate, Choice, ClientResult, Selection
+from laggard.core.selection.selector import (
+    ClientCandidate,
+    ClientChoice,
+    ClientResult,
+    ClientSelection,
+)
 from laggard.core.selection.weighted_draw import draw_weighted
 
 LEAST_RANGE = 1e-4
@@ -72,9 +77,8 @@ def score_clients(
     """Return the score of each client.
 
     With utility u, the score is (min(u, clip) - 0.999 min) / range + sqrt(0.1 ln(now) / last
-    round), and times (T/t)^penalty if the client takes t > T seconds. `min` and `clip` are the least
-    utility and the quantile of all, and `range` is the difference between the largest one and 0.999
-    min.
+    round), and times (T/t)^penalty if the client takes t > T seconds. `min` and `clip` are the
+    least utility and the quantile of all; `range` is the largest one less 0.999 min.
 
     Args:
         clients: clients that took part.
@@ -164,7 +168,7 @@ class OortSelector:
         utility = before.utility if result.utility is None and before else result.utility or 0.0
         self._known[result.client] = KnownClient(utility, self._pauses.round, result.duration_s)
 
-    def select(self, candidates: Sequence[Candidate], count: int) -> Selection:
+    def select(self, candidates: Sequence[ClientCandidate], count: int) -> ClientSelection:
         """Select clients (see `ClientSelector`)."""
         if self._pauses.round:
             self._pacer.end_round(
@@ -184,15 +188,15 @@ class OortSelector:
         choices = self._exploit(known, exploited, preferred_s)
         self._exploited = frozenset(choice.client for choice in choices)
         choices += self._explore(new, count_chosen - len(choices), preferred_s)
-        return Selection(tuple(choices), count - len(choices))
+        return ClientSelection(tuple(choices), count - len(choices))
 
-    def _expect_s(self, candidate: Candidate) -> float:
+    def _expect_s(self, candidate: ClientCandidate) -> float:
         known = self._known.get(candidate.client)
         return candidate.predicted_s if known is None else known.duration_s
 
     def _exploit(
-        self, candidates: Sequence[Candidate], count: int, preferred_s: float
-    ) -> list[Choice]:
+        self, candidates: Sequence[ClientCandidate], count: int, preferred_s: float
+    ) -> list[ClientChoice]:
         if not count:
             return []
         known: Mapping[int, KnownClient] = self._known
@@ -211,16 +215,17 @@ class OortSelector:
         ]
         drawn = draw_weighted([score for score, _ in drawn_from], count, self._rng)
         return [
-            Choice(drawn_from[each][1].client, f"score {drawn_from[each][0]:.3g}") for each in drawn
+            ClientChoice(drawn_from[each][1].client, f"score {drawn_from[each][0]:.3g}")
+            for each in drawn
         ]
 
     def _explore(
-        self, candidates: Sequence[Candidate], count: int, preferred_s: float
-    ) -> list[Choice]:
+        self, candidates: Sequence[ClientCandidate], count: int, preferred_s: float
+    ) -> list[ClientChoice]:
         """Draw clients that never took part, those with many samples and short rounds sooner."""
         weights = [
             each.samples * _penalize(each.predicted_s, preferred_s, self.parameters.penalty)
             for each in candidates
         ]
         drawn = draw_weighted(weights, count, self._rng)
-        return [Choice(candidates[each].client, "never took part") for each in drawn]
+        return [ClientChoice(candidates[each].client, "never took part") for each in drawn]

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ClientCandidate:
     """Client that could take part in the next round.
 
     Attributes:
@@ -66,7 +66,7 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ClientChoice:
     """Client that takes part in a round, and why."""
 
     client: int
@@ -74,7 +74,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ClientSelection:
     """Clients that take part in a round.
 
     Attributes:
@@ -82,7 +82,7 @@ class Selection:
         missing: number of clients that were asked for and could not be had.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[ClientChoice, ...]
     missing: int = 0
 
     @property
@@ -92,12 +92,12 @@ class Selection:
 
 
 class ClientSelector(Protocol):
-    """Selection of the clients of one training, round after round."""
+    """ClientSelection of the clients of one training, round after round."""
 
     def report(self, result: ClientResult) -> None:
         """Take note of what became of a client in the round that was selected last."""
 
-    def select(self, candidates: Sequence[Candidate], count: int) -> Selection:
+    def select(self, candidates: Sequence[ClientCandidate], count: int) -> ClientSelection:
         """Begin the next round and select so many clients of those that are available now.
 
         Fewer are selected if fewer are eligible, and none if none is.

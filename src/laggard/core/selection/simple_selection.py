@@ -1,4 +1,4 @@
-"""Selection by chance and by speed."""
+"""ClientSelection by chance and by speed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from laggard.core.selection.failure_pauses import FailurePauses
-from laggard.core.selection.selector import Candidate, Choice, ClientResult, Selection
+from laggard.core.selection.selector import (
+    ClientCandidate,
+    ClientChoice,
+    ClientResult,
+    ClientSelection,
+)
 
 
 @dataclass
@@ -24,12 +29,12 @@ class RandomSelector:
         """Take note of a result (see `ClientSelector`)."""
         self._pauses.report(result)
 
-    def select(self, candidates: Sequence[Candidate], count: int) -> Selection:
+    def select(self, candidates: Sequence[ClientCandidate], count: int) -> ClientSelection:
         """Select clients (see `ClientSelector`)."""
         free, _ = self._pauses.begin_round(candidates)
         chosen = self._rng.sample(free, min(count, len(free)))
-        return Selection(
-            tuple(Choice(each.client, "drawn") for each in chosen), count - len(chosen)
+        return ClientSelection(
+            tuple(ClientChoice(each.client, "drawn") for each in chosen), count - len(chosen)
         )
 
 
@@ -43,11 +48,11 @@ class FastestSelector:
         """Take note of a result (see `ClientSelector`)."""
         self._pauses.report(result)
 
-    def select(self, candidates: Sequence[Candidate], count: int) -> Selection:
+    def select(self, candidates: Sequence[ClientCandidate], count: int) -> ClientSelection:
         """Select clients (see `ClientSelector`)."""
         free, _ = self._pauses.begin_round(candidates)
         free.sort(key=lambda each: (each.predicted_s, -each.samples, each.client))
-        return Selection(
-            tuple(Choice(each.client, f"{each.predicted_s:.3g} s") for each in free[:count]),
+        return ClientSelection(
+            tuple(ClientChoice(each.client, f"{each.predicted_s:.3g} s") for each in free[:count]),
             max(count - len(free), 0),
         )

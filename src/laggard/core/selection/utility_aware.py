@@ -1,4 +1,4 @@
-"""Selection of clients that answer at about the same time: Laggard's own.
+"""ClientSelection of clients that answer at about the same time: Laggard's own.
 
 A round takes as long as its slowest client. Chance mixes fast and slow clients, so nearly every
 round takes as long as a slow one. Here, the clients of a round are a cohort: the slow ones train
@@ -8,8 +8,8 @@ about equally often.
 For every time T that a round could take, the clients that answer within T are ranked by weight, and
 the best `count` of them are a candidate for the round. Their summed weight, divided by T, is what
 a round brings in a second; the T with the largest quotient is chosen. A client's weight is its
-statistical utility, times the square of how long it has waited, divided by its relative cost. A client
-that has waited for `patience` turns of everybody takes part, so nobody is left out for ever.
+statistical utility, times the square of how long it has waited, divided by its relative cost. A
+client that has waited for `patience` turns of everybody takes part, so nobody is left out for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laggard.core.selection.failure_pauses import FailurePauses
-from laggard.core.selection.selector import Candidate, Choice, ClientResult, Selection
+from laggard.core.selection.selector import (
+    ClientCandidate,
+    ClientChoice,
+    ClientResult,
+    ClientSelection,
+)
 
 LEAST_WEIGHT = 1e-9
 WAITING = 2.0
@@ -46,7 +51,7 @@ class UtilityAwareParameters:
 
 @dataclass
 class UtilityAwareSelector:
-    """Selection of cohorts, by utility for each second.
+    """ClientSelection of cohorts, by utility for each second.
 
     Attributes:
         parameters: parameters of the selection.
@@ -63,36 +68,36 @@ class UtilityAwareSelector:
         if not result.is_failure and result.utility is not None:
             self._utilities[result.client] = result.utility
 
-    def select(self, candidates: Sequence[Candidate], count: int) -> Selection:
+    def select(self, candidates: Sequence[ClientCandidate], count: int) -> ClientSelection:
         """Select clients (see `ClientSelector`)."""
         free, _ = self._pauses.begin_round(candidates)
         if not free or count < 1:
-            return Selection((), count)
+            return ClientSelection((), count)
         weights = self._weigh(free, count)
         overdue = self._list_overdue(free, count)
         chosen, limit_s = find_cohort(free, weights, count, overdue)
         for each in chosen:
             self._last_rounds[each.client] = self._pauses.round
         choices = tuple(
-            Choice(
+            ClientChoice(
                 each.client,
                 "waited longest" if each.client in overdue else f"answers within {limit_s:.3g} s",
             )
             for each in chosen
         )
-        return Selection(choices, count - len(choices))
+        return ClientSelection(choices, count - len(choices))
 
     def _wait(self, client: int) -> int:
         """Return the rounds since a client last took part, or since the beginning."""
         return self._pauses.round - self._last_rounds.get(client, 0)
 
-    def _list_overdue(self, free: Sequence[Candidate], count: int) -> frozenset[int]:
+    def _list_overdue(self, free: Sequence[ClientCandidate], count: int) -> frozenset[int]:
         longest = math.ceil(self.parameters.patience * len(free) / count)
         waiting = [each.client for each in free if self._wait(each.client) >= longest]
         waiting.sort(key=lambda client: -self._wait(client))
         return frozenset(waiting[:count])
 
-    def _weigh(self, free: Sequence[Candidate], count: int) -> list[float]:
+    def _weigh(self, free: Sequence[ClientCandidate], count: int) -> list[float]:
         """Weigh the clients; one of unknown utility has the mean utility of a sample."""
         known = [each for each in free if each.client in self._utilities]
         samples = sum(each.samples for each in known)
@@ -106,7 +111,7 @@ class UtilityAwareSelector:
             for each in free
         ]
 
-    def _compare_costs(self, free: Sequence[Candidate]) -> Mapping[int, float]:
+    def _compare_costs(self, free: Sequence[ClientCandidate]) -> Mapping[int, float]:
         """Return the cost of each client relative to the mean; 1 where none is known."""
         relative = dict.fromkeys((each.client for each in free), 1.0)
         for exponent, costs in (
@@ -123,11 +128,11 @@ class UtilityAwareSelector:
 
 
 def find_cohort(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ClientCandidate],
     weights: Sequence[float],
     count: int,
     forced: frozenset[int] = frozenset(),
-) -> tuple[tuple[Candidate, ...], float]:
+) -> tuple[tuple[ClientCandidate, ...], float]:
     """Find the clients whose summed weight, divided by their slowest one's seconds, is largest.
 
     It is exact: with the slowest client fixed, the heaviest of those that are no slower are best.
