@@ -75,11 +75,13 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "strategies/base",
         "strategies/collective",
         "strategies/server",
+        "strategies/federated",
         "strategies/peer",
         "strategies/background",
         "strategies",
         "scheduling",
         ".",
+        "serving",
     ),
     "analysis": (
         ".",

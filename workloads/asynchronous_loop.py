@@ -47,7 +47,7 @@ class AsyncTrainingLoop:
             self.recorder.begin_step(step, begun_ns)
             batch, share = self.batch_loader.take_step(step, share, begun_ns)
             result = self.strategy.step(step, batch, share)
-            if self.recorder.meter is not None:
+            if self.recorder.meter is not None and not result.is_metered:
                 self.recorder.meter.finish(len(batch.labels))
             self.recorder.end_step(result, len(share.indices), share.batch_size)
             if self.progress_reporter is not None:

@@ -29,7 +29,7 @@ PRELOAD = (
     "laggard.workloads.worker",
     "laggard.workloads.evaluator",
     "laggard.workloads.link_sampler",
-    "laggard.workloads.parameter_server",
+    "laggard.workloads.serving.parameter_server",
     "laggard.workloads.tracing.ddp_timing",
     "laggard.workloads.tracing.device_clock",
     *(
@@ -161,10 +161,12 @@ class ServerPlan(TrainingPlan):
     Attributes:
         host: name of its host.
         endpoint: its endpoint in the exchange of messages.
+        tiers: layer of every rank's host.
     """
 
     host: str
     endpoint: EndpointPlan
+    tiers: tuple[str, ...] = ()
 
 
 class EvaluatorPlan(TrainingPlan):
@@ -338,6 +340,7 @@ def join_exchange(
         host=place_server(first.workload.placement, hosts).name,
         endpoint=endpoints[-1],
         absent=first.absent,
+        tiers=first.tiers,
     )
     return joined, server
 

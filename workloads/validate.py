@@ -34,6 +34,7 @@ from laggard.workloads.strategies.collective.hierarchical import HierarchicalPar
 from laggard.workloads.strategies.registry import list_churn_strategies
 from laggard.workloads.streams.validate_stream import (
     find_rehearsal_warnings,
+    validate_births,
     validate_rehearsal,
     validate_stream,
 )
@@ -135,6 +136,21 @@ def _check_strategy(
         place = ("checkpoint_every",)
         advice = remove_key(place, "remove it, or use another strategy")
         yield source.locate_problem(place, rule, advice)
+
+
+def _check_clients(
+    workload: Workload, ranks: Sequence[Host], source: YamlSource
+) -> Iterator[Problem]:
+    """Yield a problem if samples are given to workers that have none of their own."""
+    births = workload.births
+    if births is None:
+        return
+    if workload.local_batch is None:
+        rule = f"with {workload.strategy.name} workers share each batch and own no samples"
+        advice = remove_key(("births",), "remove it, or use `strategy: federated`")
+        yield source.locate_problem(("births",), rule, advice, value="births")
+    layers = [*dict.fromkeys(host.layer for host in ranks)]
+    yield from validate_births(births, ("births",), workload.dataset, layers, source)
 
 
 def find_resume_obstacle(strategy: Parameters) -> tuple[str, str] | None:
@@ -413,6 +429,7 @@ def validate(
     """
     yield from _check_requests(workload, ranks, hosts, source)
     yield from _check_strategy(workload, ranks, source)
+    yield from _check_clients(workload, ranks, source)
     yield from _check_resumption(workload, source)
     yield from _check_stream(workload, ranks, source)
     yield from _check_churn(workload, ranks, hosts, source)

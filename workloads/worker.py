@@ -29,7 +29,7 @@ from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Data
-from laggard.workloads.datasets.partition import Partition, Share
+from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.devices import CPU, collective_environment
 from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer
@@ -234,7 +234,7 @@ def _train_with_server(
         strategy = cast("ServerStrategy", plan.workload.strategy.create_worker(context))
         loop = AsyncTrainingLoop(
             resources.create_batch_loader(context),
-            partial(_find_share, resources, strategy),
+            lambda step: resources.partition.assign(step, plan.rank, strategy.next_batch_range),
             strategy,
             resources.recorder,
         )
@@ -243,17 +243,13 @@ def _train_with_server(
         else:
             endpoint.deliver(plan.world_size, Message(ServerMessageKind.HELLO))
             begun_ns = _begin_with_all(resources, context, output_dir)
+            if plan.workload.strategy.begins_with_server:
+                strategy.join()
+                begun_ns = time.monotonic_ns()
         loop.batch_loader.begin(resources.start_barrier.announced[1].open_ns)
         taken = loop.run(begun_ns)
         write_traffic(output_dir, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
-
-
-def _find_share(resources: WorkerResources, strategy: ServerStrategy, step: int) -> Share:
-    """Return this rank's share of a step: the server's assignment, or an even share."""
-    if strategy.next_batch_range is None:
-        return resources.partition.share(step, resources.plan.rank)
-    return resources.partition.part(step, strategy.next_batch_range)
 
 
 def _begin_with_all(
@@ -421,7 +417,7 @@ def _measure_full_speed(
         create_step_encoder(plan.workload.strategy),
         reads=plan.workload.strategy.background_exchange,
     )
-    indices = pad_indices(resources.partition.share(0, plan.rank).indices, fewest)
+    indices = pad_indices(resources.partition.list_usual_batch(plan.rank), fewest)
     # Two ranks on one core at a time would slow each other down.
     with alone_on_core(output_dir.full_speed):
         write_timed(

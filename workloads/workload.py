@@ -22,7 +22,7 @@ from laggard.workloads.specification.datasets import (
     SampleSource,
 )
 from laggard.workloads.specification.section import NameOrMapping, Section, named
-from laggard.workloads.specification.stream import RehearsalSpec, StreamSpec
+from laggard.workloads.specification.stream import Births, RehearsalSpec, StreamSpec
 from laggard.workloads.specification.training import (
     OPTIMIZER_NAMES,
     Objective,
@@ -31,6 +31,7 @@ from laggard.workloads.specification.training import (
     Stop,
 )
 from laggard.workloads.strategies.collective.allreduce import AllReduceParameters
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.strategies.registry import (
     SHORTHANDS,
     STRATEGY_NAMES,
@@ -54,6 +55,12 @@ class Workload(Section):
     stream: StreamSpec | None = Field(
         default=None,
         description="samples that arrive task by task; default: epochs over all of them",
+    )
+    births: Births | None = Field(
+        default=None,
+        description=(
+            "workers that have the samples, if the strategy is `federated`; default: any, evenly"
+        ),
     )
     rehearsal: RehearsalSpec | None = Field(
         default=None, description="old samples of a stream that each worker keeps and trains on"
@@ -152,6 +159,12 @@ class Workload(Section):
         """
         old = 0 if self.rehearsal is None else self.rehearsal.sample
         return -(-self.batch_size // workers) + old
+
+    @property
+    def local_batch(self) -> int | None:
+        """Samples of a local step, if each worker has samples of its own; None without such."""
+        strategy = self.strategy
+        return strategy.local_batch if isinstance(strategy, FederatedParameters) else None
 
     @property
     def churn_entries(self) -> tuple[ChurnEntry, ...]:

@@ -151,7 +151,10 @@ class Training:
             server = self.serving.to_json()
             self.aside.append(
                 start(
-                    "laggard.workloads.parameter_server:main", server, self.log("server"), self.path
+                    "laggard.workloads.serving.parameter_server:main",
+                    server,
+                    self.log("server"),
+                    self.path,
                 )
             )
         self.pids = [self.start_worker(plan) for plan in self.plans if not plan.late]

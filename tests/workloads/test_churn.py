@@ -207,7 +207,7 @@ def test_an_update_is_the_mean_over_those_who_are_there() -> None:
     from laggard.core.rules.bounded_staleness import BoundedStalenessRule
     from laggard.core.rules.server_rule import Push
     from laggard.workloads.models.flat_state import FlatState
-    from laggard.workloads.parameter_server import ModelKeeper
+    from laggard.workloads.serving.model_keeper import ModelKeeper
 
     torch.manual_seed(1)
     model = nn.Linear(5, 1)

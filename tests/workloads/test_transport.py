@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.errors import TransportError
-from laggard.workloads.parameter_server import stay_for
+from laggard.workloads.serving.parameter_server import stay_for
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message, pack, unpack
 from laggard.workloads.transport.inet_diag import (

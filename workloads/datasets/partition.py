@@ -106,6 +106,14 @@ class Partition:
         batch = self._batch(step)
         return Share(batch[places.start : places.stop], len(batch), self.world_size)
 
+    def assign(self, step: int, rank: int, places: range | None) -> Share:
+        """Return a rank's samples in a step: those at assigned places, or else an even share."""
+        return self.share(step, rank) if places is None else self.part(step, places)
+
+    def list_usual_batch(self, rank: int) -> Indices:
+        """Return samples that a rank computes in one pass, as it usually does."""
+        return self.share(0, rank).indices
+
     def samples_in(self, step: int) -> int:
         """Return the number of samples of all ranks in a step."""
         return min(self.batch_size, self.samples - step % self.steps_per_epoch * self.batch_size)
@@ -124,6 +132,11 @@ class Partition:
     def last_step(self) -> int | None:
         """Return the step with the last samples; None, since epochs follow each other for ever."""
         return None
+
+    @property
+    def ends_with_step(self) -> bool:
+        """Return whether training ends with a step, rather than with a number of samples."""
+        return self.last_step is not None
 
     @property
     def task_ends(self) -> tuple[int, ...]:

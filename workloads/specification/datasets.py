@@ -10,7 +10,7 @@ from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.corrections.names import suggest_name
 from laggard.workloads.specification.callables import is_callable_name
 from laggard.workloads.specification.section import Section
-from laggard.workloads.specification.stream import RehearsalSpec, StreamSpec
+from laggard.workloads.specification.stream import Births, RehearsalSpec, StreamSpec
 from laggard.workloads.specification.training import Stop
 
 DATASET_NAMES = ("digits", "mnist_5k", "synthetic", "cifar10", "image_folder")
@@ -157,6 +157,14 @@ class DataSettings(Protocol):
     @property
     def stream(self) -> StreamSpec | None:
         """Return the order in which samples arrive; None for epochs over all of them."""
+
+    @property
+    def births(self) -> Births | None:
+        """Return which workers of a federated training have which samples; None for any."""
+
+    @property
+    def local_batch(self) -> int | None:
+        """Return the samples of a local step, if each worker has samples of its own."""
 
     @property
     def rehearsal(self) -> RehearsalSpec | None:

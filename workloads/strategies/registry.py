@@ -24,6 +24,7 @@ from laggard.workloads.strategies.collective.diloco import DiLoCoParameters
 from laggard.workloads.strategies.collective.hierarchical import HierarchicalParameters
 from laggard.workloads.strategies.collective.local_sgd import LocalSGDParameters
 from laggard.workloads.strategies.collective.ring_allreduce import RingAllReduceParameters
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
 from laggard.workloads.strategies.peer.gossip import GossipParameters
 from laggard.workloads.strategies.peer.hop import HopParameters
@@ -50,6 +51,7 @@ STRATEGIES: tuple[type[Parameters], ...] = (
     FastLinksParameters,
     OverlapLocalSGDParameters,
     AdaptiveParameters,
+    FederatedParameters,
 )
 STRATEGY_NAMES: tuple[str, ...] = tuple(
     get_args(each.model_fields["name"].annotation)[0] for each in STRATEGIES

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from laggard.core.errors import InputError
+from laggard.workloads.datasets.client_partition import ClientPartition
 from laggard.workloads.datasets.dataset import Data, LabeledSplit
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.specification.datasets import DataSettings
-from laggard.workloads.specification.stream import StreamSpec
+from laggard.workloads.specification.stream import Births, StreamSpec
 from laggard.workloads.streams.stream_partition import (
     StreamPartition,
     draw_births,
@@ -45,6 +47,8 @@ def plan_partition(
         InputError: the dataset has no such stream, or ends before the training.
     """
     samples = len(data.train)
+    if settings.local_batch is not None:
+        return _plan_clients(settings, settings.local_batch, data, ranks, tiers or ())
     if settings.stream is None:
         return Partition.of(settings, samples, ranks)
     if not isinstance(data.train, LabeledSplit):
@@ -74,6 +78,22 @@ def plan_partition(
     return planned
 
 
+def _plan_clients(
+    settings: DataSettings, local_batch: int, data: Data, ranks: int, tiers: Sequence[str]
+) -> ClientPartition:
+    samples, births = len(data.train), settings.births
+    even = ClientPartition(samples, samples, ranks, settings.seed, None, local_batch)
+    if births is None:
+        return even
+    if not isinstance(data.train, LabeledSplit):
+        raise InputError(
+            f"births: the training samples of {settings.dataset.name} have no `labels` to divide"
+            " them by — give them that attribute, or return arrays"
+        )
+    owners = _place_births(births, data.train.labels, tiers, settings.seed)
+    return replace(even, owners=owners)
+
+
 def build_stream(spec: StreamSpec, labels: Indices, classes: int, seed: int) -> TaskStream:
     """Return the tasks of a stream.
 
@@ -92,8 +112,10 @@ def build_stream(spec: StreamSpec, labels: Indices, classes: int, seed: int) -> 
 def _assign_births(
     spec: StreamSpec, labels: Indices, tiers: Sequence[str], seed: int
 ) -> Indices | None:
-    if spec.births is None:
-        return None
-    if spec.births.concentration is not None:
-        return draw_births(labels, len(tiers), spec.births.concentration, seed)
-    return place_births(labels, tiers, [*spec.births.layers.items()], seed)
+    return None if spec.births is None else _place_births(spec.births, labels, tiers, seed)
+
+
+def _place_births(births: Births, labels: Indices, tiers: Sequence[str], seed: int) -> Indices:
+    if births.concentration is not None:
+        return draw_births(labels, len(tiers), births.concentration, seed)
+    return place_births(labels, tiers, [*births.layers.items()], seed)

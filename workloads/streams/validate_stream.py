@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from laggard.core.corrections.names import suggest_name
 from laggard.core.errors import Problem
-from laggard.core.yaml_source import YamlSource
+from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.workloads.specification.datasets import (
     Cifar10,
     DatasetSpec,
@@ -15,7 +15,7 @@ from laggard.workloads.specification.datasets import (
     Mnist5k,
     Synthetic,
 )
-from laggard.workloads.specification.stream import RehearsalSpec, StreamSpec
+from laggard.workloads.specification.stream import Births, RehearsalSpec, StreamSpec
 
 
 def count_classes(dataset: DatasetSpec) -> int | None:
@@ -40,7 +40,8 @@ def validate_stream(
     if stream.kind != "domain_incremental":
         yield from _check_groups(stream, classes, source)
     if stream.births is not None:
-        yield from _check_births(stream, classes, layers, source)
+        key = ("stream", "births")
+        yield from validate_births(stream.births, key, dataset, layers, source)
     for layer in stream.arrivals:
         if layer not in layers:
             yield source.locate_problem(
@@ -78,12 +79,21 @@ def _check_groups(stream: StreamSpec, classes: int | None, source: YamlSource) -
         yield source.locate_problem(("stream", "classes"), rule, "add it to one")
 
 
-def _check_births(
-    stream: StreamSpec, classes: int | None, layers: Sequence[str], source: YamlSource
+def validate_births(
+    births: Births, place: KeyPath, dataset: DatasetSpec, layers: Sequence[str], source: YamlSource
 ) -> Iterator[Problem]:
-    assert stream.births is not None
-    for layer, group in stream.births.layers.items():
-        key = ("stream", "births", "layers", layer)
+    """Yield a problem for each birthplace or class that does not exist.
+
+    Args:
+        births: section `births`.
+        place: key of the section.
+        dataset: dataset whose samples have birthplaces.
+        layers: layers that have workers.
+        source: the parsed `workload.yaml`.
+    """
+    classes = count_classes(dataset)
+    for layer, group in births.layers.items():
+        key = (*place, "layers", layer)
         if layer not in layers:
             yield source.locate_problem(
                 key, "no worker is in a layer of this name", suggest_name(layer, layers)

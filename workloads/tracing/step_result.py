@@ -27,6 +27,7 @@ class StepResult:
             the rank's own gradient.
         skipped: number of steps that this rank left out before this one.
         waited_for: rank that this one waited for before it could continue.
+        is_metered: whether the strategy has counted the work of the step itself, in several parts.
     """
 
     loss: float
@@ -36,3 +37,4 @@ class StepResult:
     staleness: int = 0
     skipped: int = 0
     waited_for: int = NOBODY
+    is_metered: bool = False

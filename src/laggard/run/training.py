@@ -148,7 +148,7 @@ def _start_processes(
                 context,
                 continuum,
                 "server",
-                "laggard.workloads.parameter_server:main",
+                "laggard.workloads.serving.parameter_server:main",
                 server_plan,
                 log,
             )

@@ -51,6 +51,7 @@ class Parameters(Section):
         supports_churn: whether workers may be lost, or leave and join, while the others train.
         resumable: whether all ranks have the model and the optimizer that one of them writes into a
             checkpoint, so that a training can go on from there.
+        begins_with_server: whether a worker takes its first step only when the server asks it to.
         summary: description of the strategy in one sentence, for the documentation.
         reference: paper that introduced the strategy.
         name: name of the strategy in `workload.yaml`; each subclass declares its own.
@@ -61,6 +62,7 @@ class Parameters(Section):
     background_exchange: ClassVar[bool] = False
     supports_churn: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
+    begins_with_server: ClassVar[bool] = False
     summary: ClassVar[str]
     reference: ClassVar[str]
     if TYPE_CHECKING:

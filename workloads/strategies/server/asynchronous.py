@@ -9,12 +9,15 @@ samples, n_k belong to worker k.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from laggard.core.rules.bounded_staleness import BoundedStalenessRule
 from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.core.run_schema import SyncMode
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
+
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.partition import Partition
 
 
 class AsynchronousParameters(ServerParameters):
@@ -34,6 +37,6 @@ class AsynchronousParameters(ServerParameters):
         """Always `asynchronous`."""
         return "asynchronous"
 
-    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
+    def create_update_rule(self, partition: Partition, _seed: int) -> ServerUpdateRule:
         """Create the server's rule (see `ServerParameters`)."""
-        return BoundedStalenessRule(world_size, staleness=None)
+        return BoundedStalenessRule(partition.world_size, staleness=None)

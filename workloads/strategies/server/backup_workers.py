@@ -9,7 +9,7 @@ continues with the new w.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,9 @@ from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.core.run_schema import SyncMode
 from laggard.workloads.strategies.base.parameters import BalancedParameters, RankProblem
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
+
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.partition import Partition
 
 
 class BackupWorkersParameters(BalancedParameters, ServerParameters):
@@ -40,9 +43,9 @@ class BackupWorkersParameters(BalancedParameters, ServerParameters):
         """`asynchronous`, or `lockstep` without backups."""
         return "asynchronous" if self.backups else "lockstep"
 
-    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
+    def create_update_rule(self, partition: Partition, _seed: int) -> ServerUpdateRule:
         """Create the server's rule (see `ServerParameters`)."""
-        return BackupWorkersRule(world_size, self.backups)
+        return BackupWorkersRule(partition.world_size, self.backups)
 
     def check_ranks(self, ranks: int) -> RankProblem | None:
         """Require that each step keeps at least one gradient."""

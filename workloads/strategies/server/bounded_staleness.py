@@ -9,7 +9,7 @@ It works as `asynchronous`, but a worker begins step c only after all workers ha
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,9 @@ from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.core.run_schema import SyncMode
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
+
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.partition import Partition
 
 
 class BoundedStalenessParameters(BalancedParameters, ServerParameters):
@@ -43,6 +46,6 @@ class BoundedStalenessParameters(BalancedParameters, ServerParameters):
         """`asynchronous`, or `lockstep` if no worker may be ahead."""
         return "asynchronous" if self.staleness else "lockstep"
 
-    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
+    def create_update_rule(self, partition: Partition, _seed: int) -> ServerUpdateRule:
         """Create the server's rule (see `ServerParameters`)."""
-        return BoundedStalenessRule(world_size, self.staleness)
+        return BoundedStalenessRule(partition.world_size, self.staleness)

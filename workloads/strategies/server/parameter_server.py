@@ -9,12 +9,15 @@ has arrived.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from laggard.core.rules.bounded_staleness import BoundedStalenessRule
 from laggard.core.rules.server_rule import ServerUpdateRule
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
+
+if TYPE_CHECKING:
+    from laggard.workloads.datasets.partition import Partition
 
 
 class ParameterServerParameters(BalancedParameters, ServerParameters):
@@ -29,6 +32,6 @@ class ParameterServerParameters(BalancedParameters, ServerParameters):
     )
     name: Literal["parameter_server"]
 
-    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
+    def create_update_rule(self, partition: Partition, _seed: int) -> ServerUpdateRule:
         """Create the server's rule (see `ServerParameters`)."""
-        return BoundedStalenessRule(world_size, staleness=0)
+        return BoundedStalenessRule(partition.world_size, staleness=0)

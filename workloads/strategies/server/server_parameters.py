@@ -9,6 +9,8 @@ from laggard.workloads.strategies.base.parameters import CompressibleParameters
 
 if TYPE_CHECKING:
     from laggard.core.rules.server_rule import ServerUpdateRule
+    from laggard.workloads.datasets.partition import Partition
+    from laggard.workloads.specification.training import OptimizerSpec
     from laggard.workloads.strategies.base.strategy import TrainingContext
     from laggard.workloads.strategies.server.push_pull import PushPullWorker
 
@@ -27,5 +29,15 @@ class ServerParameters(CompressibleParameters):
         return PushPullWorker(self, context)
 
     @abstractmethod
-    def create_update_rule(self, world_size: int) -> ServerUpdateRule:
-        """Create the rule by which the server applies gradients and answers workers."""
+    def create_update_rule(self, partition: Partition, _seed: int) -> ServerUpdateRule:
+        """Create the rule by which the server applies gradients and answers workers.
+
+        Args:
+            partition: samples of the workers.
+            _seed: seed of what the rule draws.
+        """
+
+    @property
+    def server_optimizer(self) -> OptimizerSpec | None:
+        """Optimizer of the server; None for that of `workload.yaml`."""
+        return None

@@ -24,6 +24,8 @@ class Push:
         samples: samples that the gradient sums.
         batch_size: samples in the whole batch of that clock.
         rehearsed: samples that are old ones of a stream.
+        took_s: seconds since the worker was answered, if a client of a federated training pushes.
+        utility: statistical utility of its samples, if such a client pushes.
     """
 
     rank: int
@@ -31,6 +33,8 @@ class Push:
     samples: int
     batch_size: int
     rehearsed: int = 0
+    took_s: float = 0.0
+    utility: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,14 @@ class ServerReply:
 
 @dataclass(frozen=True)
 class Reaction:
-    """Reaction to one push: updates in this order, then answers."""
+    """Reaction to one push: updates in this order, then answers.
+
+    `dropped` are gradients that become part of no update, of workers that are not answered now.
+    """
 
     updates: tuple[Update, ...] = ()
     replies: tuple[ServerReply, ...] = ()
+    dropped: tuple[Push, ...] = ()
 
 
 class ServerUpdateRule(Protocol):

@@ -46,7 +46,7 @@ HEARTBEAT_INTERVAL_S = 0.5
 _END_TIMEOUT_S = 10.0
 _ENTRY_POINTS = {
     "worker": "laggard.workloads.worker:main",
-    "server": "laggard.workloads.parameter_server:main",
+    "server": "laggard.workloads.serving.parameter_server:main",
     "evaluator": "laggard.workloads.evaluator:main",
     "sampler": "laggard.workloads.link_sampler:main",
     "preparer": "laggard.workloads.data_preparation:main",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from torch import nn
 
 from laggard.core.errors import TransportError
 from laggard.core.rules.server_rule import (
@@ -26,13 +26,9 @@ from laggard.core.rules.server_rule import (
 from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.compress.codec import create_vector_codec
-from laggard.workloads.compress.gradient_packer import GradientPacker
-from laggard.workloads.compress.parameters import Compression
 from laggard.workloads.coordination.start_barrier import START_BARRIER, Reason, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.partition import Partition
-from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import save_state
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
@@ -43,7 +39,9 @@ from laggard.workloads.output.worker_output import (
     write_whole,
 )
 from laggard.workloads.plan import ServerPlan
+from laggard.workloads.serving.model_keeper import ModelKeeper
 from laggard.workloads.strategies.base.parameters import BalancedParameters
+from laggard.workloads.strategies.federated.message_utility import from_message_utility
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
 from laggard.workloads.streams.plan_partition import plan_partition
@@ -87,12 +85,13 @@ def main(argument: str) -> None:
     data = open_data(plan.workload, plan.output_path)
     workload = plan.workload
     model = build_workload_model(workload, data)
-    partition = plan_partition(workload, data, plan.world_size)
-    strategy, optimizer = workload.strategy, build_optimizer(workload.optimizer, model)
+    partition = plan_partition(workload, data, plan.world_size, plan.tiers)
+    strategy = workload.strategy
     assert isinstance(strategy, ServerParameters)
+    optimizer = build_optimizer(strategy.server_optimizer or workload.optimizer, model)
     keeper = ModelKeeper(model, optimizer, plan.world_size, strategy.compress)
     with Endpoint(plan.endpoint, listens=True) as endpoint:
-        rule = strategy.create_update_rule(plan.world_size)
+        rule = strategy.create_update_rule(partition, workload.seed)
         server = Server(
             plan,
             rule,
@@ -113,82 +112,6 @@ def _create_balancer(plan: ServerPlan, shares: Shares) -> ServerBalancer | None:
     return ServerBalancer(
         strategy.balanced_batches, shares, partial(note_decision, WorkerOutputDir(plan.output_path))
     )
-
-
-class ModelKeeper:
-    """Model on the server and its updates.
-
-    Args:
-        model: model in the state that all workers begin with.
-        optimizer: optimizer of the model's parameters.
-        world_size: number of workers, by which they scaled their gradients.
-        compression: compression of pushed gradients; None for none.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        world_size: int,
-        compression: Compression | None = None,
-    ) -> None:
-        self.model, self.version = model, 0
-        self._optimizer, self._world_size = optimizer, world_size
-        self._state = FlatState(model)
-        self._pending_gradients: dict[tuple[int, int], torch.Tensor] = {}
-        self._read: torch.Tensor | None = None
-        codec = create_vector_codec(compression)
-        self._packer = (
-            None if codec is None else GradientPacker(codec, self._state.parameters, self.read())
-        )
-
-    def hold(self, push: Push, tensor: torch.Tensor) -> None:
-        """Keep a worker's gradient, and its buffers, until it is applied."""
-        self._pending_gradients[push.rank, push.clock] = tensor
-
-    def forget(self, push: Push) -> None:
-        """Drop a gradient that will not be applied."""
-        self._pending_gradients.pop((push.rank, push.clock), None)
-
-    def apply(self, update: Update) -> None:
-        """Take one optimizer step along the mean gradient of an update's samples.
-
-        The learning rate is multiplied by the update's fraction of a whole step.
-        """
-        total = torch.zeros_like(self.read())
-        for push in update.pushes:
-            pushed = self._pending_gradients.pop((push.rank, push.clock))
-            total += pushed if self._packer is None else self._packer.unpack(pushed)
-        self.version += 1
-        if not update.samples:
-            return
-        count = self._state.parameters
-        # Workers scaled their gradients by workers / batch size, so that the mean over all workers
-        # is the batch's. Undo this scale and divide by the samples of this update instead.
-        mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
-        self._state.write_gradients(mean)
-        for group in self._optimizer.param_groups:
-            group["lr"] *= update.fraction
-        self._optimizer.step()
-        for group in self._optimizer.param_groups:
-            group["lr"] /= update.fraction
-        self._read = None
-        # Buffers, such as BatchNorm's statistics, have no gradient: move them to the workers'
-        # mean.
-        buffers = total[count:] / len(update.pushes)
-        if buffers.numel():
-            state = self._state.read()
-            state[count:] += update.fraction * (buffers - state[count:])
-            self._state.write(state)
-
-    def read(self) -> torch.Tensor:
-        """Return the current model as one vector.
-
-        The tensor is the same until the model changes, so it can be sent without a copy.
-        """
-        if self._read is None:
-            self._read = self._state.read()
-        return self._read
 
 
 @dataclass
@@ -215,6 +138,7 @@ class Server:
     _reads: dict[int, int] = field(default_factory=dict)
     _push_outcomes: dict[int, tuple[int, int]] = field(default_factory=dict)
     _arrival_ns: dict[int, int] = field(default_factory=dict)
+    _sent_ns: dict[int, int] = field(default_factory=dict)
     _evaluations: int = 0
     _progress_ns: int = 0
     _zero_ns: int = 0
@@ -224,6 +148,8 @@ class Server:
         self._output_dir = WorkerOutputDir(self.plan.output_path)
         self._start_barrier = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
         self._present_ranks = set(range(self.plan.world_size)) - set(self.plan.absent)
+        if self.plan.workload.strategy.begins_with_server:
+            self._present_ranks.clear()  # They join when they have begun.
         self._blocked: set[int] = set()
         for rank in self.plan.absent:
             self.rule.remove_member(rank)
@@ -272,14 +198,24 @@ class Server:
 
     def _handle_push(self, message: Message) -> Reason:
         clock, samples, batch_size, rehearsed, *cost = message.values
+        assert message.tensor is not None
+        push = Push(message.sender, clock, samples, batch_size, rehearsed)
         if self.balancer is not None:
             self.balancer.record_cost(message.sender, clock, CostReport.from_integers(cost))
-        push = Push(message.sender, clock, samples, batch_size, rehearsed)
-        assert message.tensor is not None
+        elif cost:
+            push = self._measure_client(push, from_message_utility(cost[0]), message.tensor)
         self.keeper.hold(push, message.tensor)
         self._reads[push.rank] = message.version
         self._wait_for_answer(push.rank)
         return self._apply_reaction(self.rule.push(push), push)
+
+    def _measure_client(self, push: Push, utility: float, answer: torch.Tensor) -> Push:
+        """Return the answer of a client with its time and its utility; NaN if it is not finite."""
+        took_s = (time.monotonic_ns() - self._sent_ns[push.rank]) / 1e9 / self.plan.dilation
+        if not bool(torch.isfinite(answer).all()):
+            LOGGER.warning("rank %d answered with numbers that are not finite", push.rank)
+            utility = math.nan
+        return replace(push, took_s=took_s, utility=utility)
 
     def _remove_lost_worker(self, rank: int) -> Reason:
         """Continue without a worker that was lost."""
@@ -329,6 +265,8 @@ class Server:
                 return reason
             if self._is_evaluation_due(update, before):
                 self._snapshot(cause.rank, cause.clock, time.monotonic_ns(), final=False)
+        for dropped in reaction.dropped:
+            self.keeper.forget(dropped)
         for answer in reaction.replies:
             self._answer(answer, cause)
         return Reason.NONE
@@ -354,6 +292,7 @@ class Server:
             part = self.balancer.assign_range(answer.rank, answer.clock)
             values = (*values, part.start, len(part))
         self._blocked.discard(answer.rank)
+        self._sent_ns[answer.rank] = time.monotonic_ns()
         self._send(
             answer.rank,
             Message(ServerMessageKind.MODEL, self.keeper.version, values, self.keeper.read()),
@@ -372,10 +311,10 @@ class Server:
         if self._start_barrier.is_stop_requested:
             return self._start_barrier.is_stop_requested
         steps, end = self.plan.workload.stop.steps, self.partition.last_step
-        if end is not None:
-            # A stream ends with a step, however many samples a lost worker has left untrained.
-            last = end if steps is None else min(end, steps - 1)
-            if self._clock >= last:
+        if self.partition.ends_with_step:
+            # However many samples a lost worker has left untrained.
+            lasts = ([] if end is None else [end]) + ([] if steps is None else [steps - 1])
+            if lasts and self._clock >= min(lasts):
                 return Reason.STEPS
         elif steps is not None and self.samples >= self.partition.samples_through(steps - 1):
             return Reason.STEPS
@@ -413,7 +352,7 @@ class Server:
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
             step = self._clock
-            if self.partition.last_step is None:
+            if not self.partition.ends_with_step:
                 step = self.samples // self.partition.batch_size - 1
             append_line(
                 self._output_dir.progress,
@@ -459,10 +398,10 @@ class Server:
             # evaluation.
             end_ns, samples = int(request["time_ns"] or 0), int(request["samples"] or 0)
             clock = int(request["step"] or 0)
-        is_stream = self.partition.last_step is not None
+        counts_steps = self.partition.ends_with_step
         done = {
             "stopped_by": reason.name.lower(),
-            "steps": clock + 1 if is_stream else -(-samples // self.partition.batch_size),
+            "steps": clock + 1 if counts_steps else -(-samples // self.partition.batch_size),
             "samples": samples,
             "accuracy": last["accuracy"],
             "evaluations": len(evaluations),

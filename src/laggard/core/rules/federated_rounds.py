@@ -1,0 +1,161 @@
+"""Rounds of a federated training: who is asked, whose answers count, and when the next one begins.
+
+In a round, some clients get the model, train on their own samples, and answer with the change of
+their model. The answers of the first `clients` of them become one update; a round may ask more
+(over-commitment), whose later answers are dropped. McMahan et al., AISTATS 2017; Bonawitz et al.,
+SysML 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from laggard.core.rules.server_rule import Push, Reaction, ServerReply, Update
+from laggard.core.selection.selector import (
+    ClientCandidate,
+    ClientResult,
+    ClientSelection,
+    ClientSelector,
+)
+from laggard.core.span_schema import NOBODY
+
+
+@dataclass(frozen=True)
+class FederatedRound:
+    """What became of a round.
+
+    Attributes:
+        round: number of the round, from 0.
+        selection: clients that were asked, and why.
+        accepted: clients whose answers became the update.
+        failed: clients that were lost, or whose answers could not be used.
+        seconds: longest time that an accepted answer took.
+    """
+
+    round: int
+    selection: ClientSelection
+    accepted: tuple[int, ...]
+    failed: tuple[int, ...]
+    seconds: float
+
+
+@dataclass
+class FederatedRule:
+    """Rule of a server that trains in rounds (see `ServerUpdateRule`).
+
+    A worker is answered when it is asked to take part in a round. Before the first round, the rule
+    waits until all expected workers have joined.
+
+    Attributes:
+        samples: samples of each client.
+        selector: selection of the clients of a round.
+        clients: answers that make a round, at least 1.
+        invited: clients that a round asks, at least `clients`.
+        finished: rounds that have ended.
+    """
+
+    samples: Sequence[int]
+    selector: ClientSelector
+    clients: int
+    invited: int
+    finished: list[FederatedRound] = field(default_factory=list)
+    _round: int = 0
+    _expected: set[int] = field(init=False)
+    _idle: set[int] = field(default_factory=set)
+    _asked: set[int] = field(default_factory=set)
+    _failed: list[int] = field(default_factory=list)
+    _accepted: list[Push] = field(default_factory=list)
+    _selection: ClientSelection | None = None
+    _took_s: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._expected = set(range(len(self.samples)))
+
+    def push(self, push: Push) -> Reaction:
+        """Handle the answer of a client (see `ServerUpdateRule`)."""
+        self._idle.add(push.rank)
+        if math.isfinite(push.took_s) and push.took_s > 0:
+            self._took_s[push.rank] = push.took_s
+        if push.rank not in self._asked:
+            self.selector.report(ClientResult(push.rank, "late", push.took_s))
+            return self._continue(push.rank, (push,))
+        self._asked.discard(push.rank)
+        result = ClientResult(push.rank, "accepted", push.took_s, push.utility)
+        if push.samples < 1 or result.is_failure:
+            self._fail(push.rank, push.took_s)
+            return self._continue(push.rank, (push,))
+        self.selector.report(result)
+        self._accepted.append(push)
+        return self._continue(push.rank)
+
+    def remove_member(self, rank: int) -> Reaction:
+        """Stop waiting for a client that is gone (see `ServerUpdateRule`)."""
+        self._expected.discard(rank)
+        self._idle.discard(rank)
+        if rank in self._asked:
+            self._asked.discard(rank)
+            self._fail(rank, 0.0)
+        return self._continue(rank)
+
+    def add_member(self, rank: int) -> Reaction:
+        """Let a client wait until it is asked (see `ServerUpdateRule`)."""
+        self._expected.discard(rank)
+        self._idle.add(rank)
+        return self._continue(rank)
+
+    def _fail(self, rank: int, took_s: float) -> None:
+        self._failed.append(rank)
+        self.selector.report(ClientResult(rank, "failed", took_s))
+
+    def _continue(self, cause: int, dropped: tuple[Push, ...] = ()) -> Reaction:
+        """End the round if enough have answered, and begin the next one if none is in progress."""
+        updates: tuple[Update, ...] = ()
+        if self._selection is not None:
+            if self._asked and len(self._accepted) < self.clients:
+                return Reaction(dropped=dropped)
+            updates = self._end_round(self._selection)
+        if self._expected:
+            return Reaction(updates, dropped=dropped)
+        return Reaction(updates, self._begin_round(cause), dropped)
+
+    def _end_round(self, selection: ClientSelection) -> tuple[Update, ...]:
+        accepted = sorted(self._accepted, key=lambda push: push.rank)
+        self.finished.append(
+            FederatedRound(
+                self._round,
+                selection,
+                tuple(push.rank for push in accepted),
+                tuple(self._failed),
+                max((push.took_s for push in accepted), default=0.0),
+            )
+        )
+        # Those that were asked and have not answered are late from now on.
+        self._asked.clear()
+        self._failed.clear()
+        self._accepted.clear()
+        self._selection = None
+        if not accepted:
+            return ()
+        self._round += 1
+        return (Update(tuple(accepted), 1.0),)
+
+    def _begin_round(self, cause: int) -> tuple[ServerReply, ...]:
+        # Nobody's speed is known before its first answer; it may be that of the others.
+        known = [*self._took_s.values()]
+        guess_s = sum(known) / len(known) if known else 1.0
+        candidates = [
+            ClientCandidate(rank, self.samples[rank], self._took_s.get(rank, guess_s))
+            for rank in sorted(self._idle)
+        ]
+        selection = self.selector.select(candidates, self.invited)
+        if not selection.clients:
+            return ()
+        self._selection = selection
+        self._asked = set(selection.clients)
+        self._idle -= self._asked
+        return tuple(
+            ServerReply(rank, self._round, NOBODY if rank == cause else cause)
+            for rank in selection.clients
+        )

@@ -1,0 +1,126 @@
+"""Rounds of a federated training under any order of answers, losses and joins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.core.rules.federated_rounds import FederatedRule
+from laggard.core.rules.server_rule import Push, Reaction
+from laggard.core.selection.simple_selection import RandomSelector
+
+WORLD = 6
+
+
+def make_rule(clients: int = 2, invited: int = 3, samples: int = 10) -> FederatedRule:
+    return FederatedRule((samples,) * WORLD, RandomSelector(1), clients, invited)
+
+
+def answer(rank: int, clock: int, utility: float = 1.0) -> Push:
+    return Push(rank, clock, 10, 60, took_s=1.0 + rank, utility=utility)
+
+
+def begin(rule: FederatedRule) -> Reaction:
+    """All workers join; the last one begins the first round."""
+    for rank in range(WORLD - 1):
+        assert rule.add_member(rank) == Reaction()
+    return rule.add_member(WORLD - 1)
+
+
+def test_the_first_answers_make_a_round_and_later_ones_are_dropped() -> None:
+    rule = make_rule()
+    first, second, third = (reply.rank for reply in begin(rule).replies)
+    assert rule.push(answer(first, 0)) == Reaction()
+    ended = rule.push(answer(second, 0))
+    (update,) = ended.updates
+    assert {push.rank for push in update.pushes} == {first, second}
+    assert update.fraction == 1.0
+    # The third one still trains, so it is not asked again.
+    asked = [reply.rank for reply in ended.replies]
+    assert third not in asked
+    assert all(reply.clock == 1 for reply in ended.replies)
+    late = answer(third, 0)
+    assert rule.push(late) == Reaction(dropped=(late,))
+    (told,) = rule.finished
+    assert told.accepted == tuple(sorted((first, second)))
+    assert (told.failed, told.seconds) == ((), 1.0 + max(first, second))
+    assert set(told.selection.clients) == {first, second, third}
+
+
+@pytest.mark.parametrize("utility", [math.nan, math.inf])
+def test_an_answer_that_is_no_number_is_no_part_of_the_model(utility: float) -> None:
+    rule = make_rule(clients=2, invited=2)
+    first, second = (reply.rank for reply in begin(rule).replies)
+    poisoned = answer(first, 0, utility)
+    assert rule.push(poisoned) == Reaction(dropped=(poisoned,))
+    (update,) = rule.push(answer(second, 0)).updates
+    assert [push.rank for push in update.pushes] == [second]
+    assert rule.finished[0].failed == (first,)
+
+
+def test_a_round_in_which_all_fail_changes_nothing_and_another_one_begins() -> None:
+    rule = make_rule(clients=2, invited=2)
+    first, second = (reply.rank for reply in begin(rule).replies)
+    rule.remove_member(first)
+    ended = rule.remove_member(second)
+    assert ended.updates == ()
+    assert {reply.clock for reply in ended.replies} == {0}
+    assert not {reply.rank for reply in ended.replies} & {first, second}
+
+
+def test_nobody_is_asked_who_has_no_samples() -> None:
+    rule = make_rule(samples=0)
+    assert begin(rule).replies == ()
+    rule.samples = (0, 0, 5, 0, 0, 0)
+    assert [reply.rank for reply in rule.add_member(0).replies] == [2]
+
+
+@given(data=st.data())
+def test_rounds_go_on_whoever_answers_is_lost_or_comes_back(data: st.DataObject) -> None:
+    """A worker is asked only while it waits, each round has at most as many answers as it needs,
+    and there is always somebody who trains, if anybody is there."""
+    clients = data.draw(st.integers(1, 4))
+    rule = make_rule(clients, data.draw(st.integers(clients, 6)))
+    training: dict[int, int] = {}
+    waiting, gone = set(range(WORLD)), set[int]()
+
+    def take(reaction: Reaction) -> None:
+        for update in reaction.updates:
+            assert 1 <= len(update.pushes) <= clients
+            assert len({push.rank for push in update.pushes}) == len(update.pushes)
+        for reply in reaction.replies:
+            assert reply.rank in waiting
+            waiting.discard(reply.rank)
+            training[reply.rank] = reply.clock
+
+    for rank in range(WORLD):
+        take(rule.add_member(rank))
+    steps: dict[str, Callable[[int], Reaction]] = {
+        "lose": rule.remove_member,
+        "return": rule.add_member,
+    }
+    for _ in range(data.draw(st.integers(1, 40))):
+        what = data.draw(st.sampled_from(["answer", "answer", "answer", *steps]))
+        able = {"answer": [*training], "lose": [*training, *waiting], "return": [*gone]}[what]
+        if not able or (what == "lose" and len(able) == 1):
+            continue
+        rank = data.draw(st.sampled_from(sorted(able)))
+        if what == "answer":
+            clock = training.pop(rank)
+            waiting.add(rank)
+            take(rule.push(answer(rank, clock, data.draw(st.sampled_from([1.0, math.nan])))))
+        elif what == "lose":
+            training.pop(rank, None)
+            waiting.discard(rank)
+            gone.add(rank)
+            take(rule.remove_member(rank))
+        else:
+            gone.discard(rank)
+            waiting.add(rank)
+            take(rule.add_member(rank))
+        assert training
+    assert [each.round for each in rule.finished] == sorted(each.round for each in rule.finished)

@@ -1,0 +1,88 @@
+"""Model of the parameter server, and its updates from workers' gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from laggard.core.rules.server_rule import Push, Update
+from laggard.workloads.compress.codec import create_vector_codec
+from laggard.workloads.compress.gradient_packer import GradientPacker
+from laggard.workloads.compress.parameters import Compression
+from laggard.workloads.models.flat_state import FlatState
+
+
+class ModelKeeper:
+    """Model on the server and its updates.
+
+    Args:
+        model: model in the state that all workers begin with.
+        optimizer: optimizer of the model's parameters.
+        world_size: number of workers, by which they scaled their gradients.
+        compression: compression of pushed gradients; None for none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        world_size: int,
+        compression: Compression | None = None,
+    ) -> None:
+        self.model, self.version = model, 0
+        self._optimizer, self._world_size = optimizer, world_size
+        self._state = FlatState(model)
+        self._pending_gradients: dict[tuple[int, int], torch.Tensor] = {}
+        self._read: torch.Tensor | None = None
+        codec = create_vector_codec(compression)
+        self._packer = (
+            None if codec is None else GradientPacker(codec, self._state.parameters, self.read())
+        )
+
+    def hold(self, push: Push, tensor: torch.Tensor) -> None:
+        """Keep a worker's gradient, and its buffers, until it is applied."""
+        self._pending_gradients[push.rank, push.clock] = tensor
+
+    def forget(self, push: Push) -> None:
+        """Drop a gradient that will not be applied."""
+        self._pending_gradients.pop((push.rank, push.clock), None)
+
+    def apply(self, update: Update) -> None:
+        """Take one optimizer step along the mean gradient of an update's samples.
+
+        The learning rate is multiplied by the update's fraction of a whole step.
+        """
+        total = torch.zeros_like(self.read())
+        for push in update.pushes:
+            pushed = self._pending_gradients.pop((push.rank, push.clock))
+            total += pushed if self._packer is None else self._packer.unpack(pushed)
+        self.version += 1
+        if not update.samples:
+            return
+        count = self._state.parameters
+        # Workers scaled their gradients by workers / batch size, so that the mean over all workers
+        # is the batch's. Undo this scale and divide by the samples of this update instead.
+        mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
+        self._state.write_gradients(mean)
+        for group in self._optimizer.param_groups:
+            group["lr"] *= update.fraction
+        self._optimizer.step()
+        for group in self._optimizer.param_groups:
+            group["lr"] /= update.fraction
+        self._read = None
+        # Buffers, such as BatchNorm's statistics, have no gradient: move them to the workers'
+        # mean.
+        buffers = total[count:] / len(update.pushes)
+        if buffers.numel():
+            state = self._state.read()
+            state[count:] += update.fraction * (buffers - state[count:])
+            self._state.write(state)
+
+    def read(self) -> torch.Tensor:
+        """Return the current model as one vector.
+
+        The tensor is the same until the model changes, so it can be sent without a copy.
+        """
+        if self._read is None:
+            self._read = self._state.read()
+        return self._read

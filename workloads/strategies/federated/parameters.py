@@ -1,0 +1,154 @@
+"""Parameters of `federated`; imports nothing heavy.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-efficient learning
+of deep networks from decentralized data", AISTATS 2017 (FedAvg). With `proximal`, T. Li et al.,
+"Federated optimization in heterogeneous networks", MLSys 2020 (FedProx). With a server optimizer,
+S. Reddi et al., "Adaptive federated optimization", ICLR 2021 (FedAdam).
+
+w <- w - server_lr * (sum of n_k (w - w_k) over the chosen clients) / (sum of n_k). Client k, with
+n_k samples, begins with w and ends with w_k after `local_epochs` passes over them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from laggard.core.run_schema import SyncMode
+from laggard.workloads.specification.section import NameOrMapping, Section, named
+from laggard.workloads.specification.training import OPTIMIZER_NAMES, OptimizerSpec
+from laggard.workloads.strategies.base.parameters import RankProblem
+from laggard.workloads.strategies.server.server_parameters import ServerParameters
+
+if TYPE_CHECKING:
+    from laggard.core.rules.federated_rounds import FederatedRule
+    from laggard.core.selection.selector import ClientSelector
+    from laggard.workloads.datasets.partition import Partition
+    from laggard.workloads.strategies.base.strategy import TrainingContext
+    from laggard.workloads.strategies.federated.client import FederatedClient
+
+SELECTIONS = ("random", "fastest", "oort", "utility_aware")
+
+
+class SelectionSpec(Section):
+    """Choice of the clients of each round."""
+
+    name: Literal["random", "fastest", "oort", "utility_aware"] = Field(
+        default="random",
+        description=(
+            "random (all alike), fastest (shortest rounds), oort (high losses, and not too slow;"
+            " Lai et al., OSDI 2021), or utility_aware (clients of like speed together, and all"
+            " about equally often)"
+        ),
+    )
+    patience: float = Field(
+        default=1.2,
+        ge=1,
+        le=1000,
+        description="turns of all clients that utility_aware lets a client wait at most",
+    )
+
+    def create_selector(self, seed: int) -> ClientSelector:
+        """Create the selection of a training."""
+        from laggard.core.selection.oort import OortSelector
+        from laggard.core.selection.simple_selection import FastestSelector, RandomSelector
+        from laggard.core.selection.utility_aware import (
+            UtilityAwareParameters,
+            UtilityAwareSelector,
+        )
+
+        match self.name:
+            case "random":
+                return RandomSelector(seed)
+            case "fastest":
+                return FastestSelector()
+            case "oort":
+                return OortSelector(seed)
+            case "utility_aware":
+                return UtilityAwareSelector(UtilityAwareParameters(self.patience))
+
+
+class FederatedParameters(ServerParameters):
+    """Parameters of `federated`: in each round, chosen clients train on their own samples."""
+
+    reference: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    summary: ClassVar[str] = (
+        "in each round, a server sends the model to chosen clients, which train on samples of their"
+        " own, and averages what comes back"
+    )
+    compressions: ClassVar[tuple[str, ...]] = ()
+    begins_with_server: ClassVar[bool] = True
+    name: Literal["federated"]
+    clients: int = Field(
+        default=10, ge=1, le=100_000, description="answers of clients that make a round"
+    )
+    over_commitment: float = Field(
+        default=1.0,
+        ge=1,
+        le=100,
+        description="clients that a round asks, relative to the answers that it needs",
+    )
+    local_epochs: int = Field(
+        default=1, ge=1, le=1000, description="passes of a client over its samples in a round"
+    )
+    local_batch: int = Field(
+        default=32, ge=1, le=1_000_000, description="samples of a step within a client's round"
+    )
+    proximal: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="pull of a client's weights towards those that it was sent (FedProx's mu)",
+    )
+    selection: Annotated[SelectionSpec, BeforeValidator(named), NameOrMapping(*SELECTIONS)] = Field(
+        default=SelectionSpec(), description="who takes part in a round; default: random"
+    )
+    server: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = (
+        Field(
+            default=OptimizerSpec(name="sgd", lr=1.0, momentum=0.0),
+            description=(
+                "optimizer with which the server follows the mean of the clients' changes; default:"
+                " sgd with a learning rate of 1, which is averaging"
+            ),
+        )
+    )
+
+    @property
+    def sync_mode(self) -> SyncMode:
+        """Always `asynchronous`: a client is in the rounds that ask it."""
+        return "asynchronous"
+
+    @property
+    def invited(self) -> int:
+        """Number of clients that a round asks."""
+        return math.ceil(self.clients * self.over_commitment - 1e-9)
+
+    def check_ranks(self, ranks: int) -> RankProblem | None:
+        """Require that there are as many clients as a round needs answers."""
+        if self.clients <= ranks:
+            return None
+        return RankProblem(
+            "clients", f"a round cannot have more answers than {ranks} workers", ranks
+        )
+
+    @property
+    def server_optimizer(self) -> OptimizerSpec:
+        """Optimizer with which the server follows the mean of the clients' changes."""
+        return self.server
+
+    def create_update_rule(self, partition: Partition, seed: int) -> FederatedRule:
+        """Create the server's rule (see `ServerParameters`)."""
+        from laggard.core.rules.federated_rounds import FederatedRule
+
+        clients = range(partition.world_size)
+        samples = tuple(len(partition.share(0, client).indices) for client in clients)
+        selector = self.selection.create_selector(seed)
+        return FederatedRule(samples, selector, self.clients, self.invited)
+
+    def create_worker(self, context: TrainingContext) -> FederatedClient:
+        """Create one client's side (see `Parameters`)."""
+        from laggard.workloads.strategies.federated.client import FederatedClient
+
+        return FederatedClient(self, context)
