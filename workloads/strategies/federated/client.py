@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -12,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Share
+from laggard.workloads.strategies.base.parameters import CompressibleParameters
 from laggard.workloads.strategies.base.strategy import TrainingContext
 from laggard.workloads.strategies.federated.message_utility import to_message_utility
 from laggard.workloads.strategies.server.push_pull import PushPullWorker, ServerMessageKind
@@ -19,8 +19,20 @@ from laggard.workloads.tracing.device_clock import device_clock
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.transport.frames import Message
 
-if TYPE_CHECKING:
-    from laggard.workloads.strategies.federated.parameters import FederatedParameters
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a client does in a round.
+
+    Attributes:
+        epochs: passes over its samples.
+        batch: samples of a step.
+        proximal: pull towards the weights that it was sent (FedProx's mu).
+    """
+
+    epochs: int
+    batch: int
+    proximal: float
 
 
 class FederatedClient(PushPullWorker):
@@ -29,11 +41,14 @@ class FederatedClient(PushPullWorker):
     Args:
         parameters: parameters of the strategy.
         context: training context of the rank.
+        local: what the client does in a round.
     """
 
-    def __init__(self, parameters: FederatedParameters, context: TrainingContext) -> None:
+    def __init__(
+        self, parameters: CompressibleParameters, context: TrainingContext, local: LocalTraining
+    ) -> None:
         super().__init__(parameters, context)
-        self._parameters = parameters
+        self._local = local
         self._clock = device_clock(context.device)
 
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
@@ -75,9 +90,9 @@ class FederatedClient(PushPullWorker):
             (self._context.seed * 1_000_003 + self._context.rank) * 1_000_003 + step
         )
         losses: list[torch.Tensor] = []
-        for epoch in range(self._parameters.local_epochs):
+        for epoch in range(self._local.epochs):
             order = torch.randperm(counted, generator=generator)
-            for places in torch.split(order, self._parameters.local_batch):
+            for places in torch.split(order, self._local.batch):
                 of_samples = self._learn(batch, places.to(self._context.device), begun)
                 if epoch == 0:
                     losses.append(of_samples)
@@ -97,7 +112,7 @@ class FederatedClient(PushPullWorker):
         losses.mean().backward()  # type: ignore[no-untyped-call]
         self._clock.synchronize()
         recorder.enter(Phase.OPTIMIZER)
-        if self._parameters.proximal:
+        if self._local.proximal:
             self._pull_towards(begun)
         self.optimizer.step()
         self._clock.synchronize()
@@ -112,5 +127,5 @@ class FederatedClient(PushPullWorker):
         for parameter in self.model.parameters():
             was = begun[offset : offset + parameter.numel()].view_as(parameter)
             if parameter.grad is not None:
-                parameter.grad += self._parameters.proximal * (parameter.detach() - was)
+                parameter.grad += self._local.proximal * (parameter.detach() - was)
             offset += parameter.numel()

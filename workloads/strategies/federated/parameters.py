@@ -149,6 +149,7 @@ class FederatedParameters(ServerParameters):
 
     def create_worker(self, context: TrainingContext) -> FederatedClient:
         """Create one client's side (see `Parameters`)."""
-        from laggard.workloads.strategies.federated.client import FederatedClient
+        from laggard.workloads.strategies.federated.client import FederatedClient, LocalTraining
 
-        return FederatedClient(self, context)
+        local = LocalTraining(self.local_epochs, self.local_batch, self.proximal)
+        return FederatedClient(self, context, local)
