@@ -81,8 +81,11 @@ class FederatedParameters(ServerParameters):
     compressions: ClassVar[tuple[str, ...]] = ()
     begins_with_server: ClassVar[bool] = True
     name: Literal["federated"]
-    clients: int = Field(
-        default=10, ge=1, le=100_000, description="answers of clients that make a round"
+    clients: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="answers of clients that make a round; default: half as many as workers",
     )
     over_commitment: float = Field(
         default=1.0,
@@ -120,14 +123,13 @@ class FederatedParameters(ServerParameters):
         """Always `asynchronous`: a client is in the rounds that ask it."""
         return "asynchronous"
 
-    @property
-    def invited(self) -> int:
-        """Number of clients that a round asks."""
-        return math.ceil(self.clients * self.over_commitment - 1e-9)
+    def count_answers(self, workers: int) -> int:
+        """Return the number of answers that make a round."""
+        return -(-workers // 2) if self.clients is None else self.clients
 
     def check_ranks(self, ranks: int) -> RankProblem | None:
         """Require that there are as many clients as a round needs answers."""
-        if self.clients <= ranks:
+        if self.clients is None or self.clients <= ranks:
             return None
         return RankProblem(
             "clients", f"a round cannot have more answers than {ranks} workers", ranks
@@ -145,7 +147,10 @@ class FederatedParameters(ServerParameters):
         clients = range(partition.world_size)
         samples = tuple(len(partition.share(0, client).indices) for client in clients)
         selector = self.selection.create_selector(seed)
-        return FederatedRule(samples, selector, self.clients, self.invited)
+        answers = self.count_answers(partition.world_size)
+        # Without the tolerance, 10 * 1.1 would ask twelve.
+        asked = math.ceil(answers * self.over_commitment - 1e-9)
+        return FederatedRule(samples, selector, answers, asked)
 
     def create_worker(self, context: TrainingContext) -> FederatedClient:
         """Create one client's side (see `Parameters`)."""
