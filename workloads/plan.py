@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from laggard.core import selection
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
 from laggard.workloads import compress, strategies
@@ -17,7 +18,7 @@ from laggard.workloads.specification.training import Placement
 from laggard.workloads.transport.plan import FIRST_PORT, Backend, EndpointPlan
 from laggard.workloads.workload import Workload
 
-_STRATEGY_PACKAGES = (compress, strategies)
+_STRATEGY_PACKAGES = (compress, strategies, selection)
 PRELOAD = (
     "numpy",
     "pyarrow",
@@ -26,6 +27,7 @@ PRELOAD = (
     "torch.distributed",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "torch.nn.parallel",
+    "laggard.core.rules.federated_rounds",
     "laggard.workloads.worker",
     "laggard.workloads.evaluator",
     "laggard.workloads.link_sampler",
