@@ -24,7 +24,7 @@ from laggard.core.span_schema import NOBODY
 
 @dataclass(frozen=True)
 class FederatedRound:
-    """What became of a round.
+    """Result of a round.
 
     Attributes:
         round: number of the round, from 0.

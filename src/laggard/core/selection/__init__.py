@@ -1,4 +1,4 @@
-"""Which clients of a federated training take part in a round; pure.
+"""Selection of the clients that take part in a round of a federated training; pure.
 
 `selector.py` has the interface of all: results are reported, and candidates are selected from.
 `simple_selection.py` has selection by chance and by speed, `oort.py` the one of Lai et al., OSDI

@@ -55,7 +55,7 @@ class OortParameters:
 
 @dataclass(frozen=True)
 class KnownClient:
-    """What is known of a client that took part.
+    """Client that took part, with what it reported last.
 
     Attributes:
         utility: statistical utility in its last round.

@@ -28,7 +28,7 @@ class ClientCandidate:
 
     @property
     def is_eligible(self) -> bool:
-        """Whether the client has samples and is expected to answer at all."""
+        """Return whether the client has samples and is expected to answer at all."""
         return self.samples > 0 and 0 < self.predicted_s < math.inf
 
 
@@ -39,7 +39,7 @@ or could not be used."""
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What became of a client in a round.
+    """Result of a client in a round.
 
     Attributes:
         client: number of the client.
@@ -57,7 +57,7 @@ class ClientResult:
 
     @property
     def is_failure(self) -> bool:
-        """Whether it failed, or answered with a number that is infinite, negative or none at all.
+        """Return whether it failed, or answered with a number that is infinite, negative or NaN.
 
         An answer that comes too late is no failure.
         """
