@@ -29,11 +29,6 @@ class ClientPartition(Partition):
         """Always true: rounds are counted, whatever number of samples they have."""
         return True
 
-    @property
-    def client_samples(self) -> tuple[int, ...]:
-        """Number of samples of each client."""
-        return tuple(len(self._list_own(client)) for client in range(self.world_size))
-
     def share(self, step: int, rank: int, sizes: object = None) -> Share:  # noqa: ARG002
         """Return a client's samples, in an order of the round and the client."""
         own = self._list_own(rank)

@@ -148,8 +148,9 @@ class Server:
         self._output_dir = WorkerOutputDir(self.plan.output_path)
         self._start_barrier = StartBarrier(self._output_dir.start_barrier, self.plan.world_size)
         self._present_ranks = set(range(self.plan.world_size)) - set(self.plan.absent)
-        if self.plan.workload.strategy.begins_with_server:
-            self._present_ranks.clear()  # They join when they have begun.
+        # These join once because they begin, not because they come back.
+        begins = self.plan.workload.strategy.begins_with_server
+        self._not_begun = set(self._present_ranks) if begins else set[int]()
         self._blocked: set[int] = set()
         for rank in self.plan.absent:
             self.rule.remove_member(rank)
@@ -197,13 +198,13 @@ class Server:
         return Reason.TIME if self._time_is_up() else Reason.NONE
 
     def _handle_push(self, message: Message) -> Reason:
-        clock, samples, batch_size, rehearsed, *cost = message.values
+        clock, samples, batch_size, rehearsed, *more = message.values
         assert message.tensor is not None
         push = Push(message.sender, clock, samples, batch_size, rehearsed)
         if self.balancer is not None:
-            self.balancer.record_cost(message.sender, clock, CostReport.from_integers(cost))
-        elif cost:
-            push = self._measure_client(push, from_message_utility(cost[0]), message.tensor)
+            self.balancer.record_cost(message.sender, clock, CostReport.from_integers(more))
+        elif more:
+            push = self._measure_client(push, from_message_utility(more[0]), message.tensor)
         self.keeper.hold(push, message.tensor)
         self._reads[push.rank] = message.version
         self._wait_for_answer(push.rank)
@@ -234,7 +235,9 @@ class Server:
         A worker that pushes after it was counted as lost is handled in the same way.
         """
         # The worker may have come back before the server noticed its loss.
-        if rank in self._present_ranks and (reason := self._remove_lost_worker(rank)):
+        is_known = rank in self._present_ranks and rank not in self._not_begun
+        self._not_begun.discard(rank)
+        if is_known and (reason := self._remove_lost_worker(rank)):
             return reason
         LOGGER.info("rank %d joins at version %d", rank, self.keeper.version)
         self._present_ranks.add(rank)

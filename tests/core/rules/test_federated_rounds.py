@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.core.rules.federated_rounds import FederatedRule
+from laggard.core.errors import InputError
+from laggard.core.rules.federated_rounds import MOST_EMPTY_ROUNDS, FederatedRule
 from laggard.core.rules.server_rule import Push, Reaction
 from laggard.core.selection.simple_selection import RandomSelector
 
@@ -72,6 +73,20 @@ def test_a_round_in_which_all_fail_changes_nothing_and_another_one_begins() -> N
     assert not {reply.rank for reply in ended.replies} & {first, second}
 
 
+def test_a_training_whose_losses_are_no_numbers_ends_with_a_message() -> None:
+    rule = make_rule(clients=2, invited=2)
+
+    def diverge() -> None:
+        asked = [reply.rank for reply in begin(rule).replies]
+        while asked:
+            replies = [rule.push(answer(rank, 0, math.nan)).replies for rank in asked]
+            asked = [reply.rank for each in replies for reply in each]
+
+    with pytest.raises(InputError, match=r"10 rounds in a row .* lower optimizer\.lr"):
+        diverge()
+    assert len(rule.finished) == MOST_EMPTY_ROUNDS
+
+
 def test_nobody_is_asked_who_has_no_samples() -> None:
     rule = make_rule(samples=0)
     assert begin(rule).replies == ()
@@ -86,7 +101,7 @@ def test_rounds_go_on_whoever_answers_is_lost_or_comes_back(data: st.DataObject)
     clients = data.draw(st.integers(1, 4))
     rule = make_rule(clients, data.draw(st.integers(clients, 6)))
     training: dict[int, int] = {}
-    waiting, gone = set(range(WORLD)), set[int]()
+    waiting, gone, failures = set(range(WORLD)), set[int](), 0
 
     def take(reaction: Reaction) -> None:
         for update in reaction.updates:
@@ -99,6 +114,7 @@ def test_rounds_go_on_whoever_answers_is_lost_or_comes_back(data: st.DataObject)
 
     for rank in range(WORLD):
         take(rule.add_member(rank))
+    most = MOST_EMPTY_ROUNDS - 1  # An empty round has a failure.
     steps: dict[str, Callable[[int], Reaction]] = {
         "lose": rule.remove_member,
         "return": rule.add_member,
@@ -106,17 +122,20 @@ def test_rounds_go_on_whoever_answers_is_lost_or_comes_back(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 40))):
         what = data.draw(st.sampled_from(["answer", "answer", "answer", *steps]))
         able = {"answer": [*training], "lose": [*training, *waiting], "return": [*gone]}[what]
-        if not able or (what == "lose" and len(able) == 1):
+        if not able or (what == "lose" and (len(able) == 1 or failures == most)):
             continue
         rank = data.draw(st.sampled_from(sorted(able)))
         if what == "answer":
             clock = training.pop(rank)
             waiting.add(rank)
-            take(rule.push(answer(rank, clock, data.draw(st.sampled_from([1.0, math.nan])))))
+            usable = failures == most or data.draw(st.booleans())
+            failures += not usable
+            take(rule.push(answer(rank, clock, 1.0 if usable else math.nan)))
         elif what == "lose":
             training.pop(rank, None)
             waiting.discard(rank)
             gone.add(rank)
+            failures += 1
             take(rule.remove_member(rank))
         else:
             gone.discard(rank)

@@ -22,7 +22,7 @@ from laggard.workloads.transport.frames import Message
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a client does in a round.
+    """Settings of a client's round.
 
     Attributes:
         epochs: passes over its samples.
@@ -41,7 +41,7 @@ class FederatedClient(PushPullWorker):
     Args:
         parameters: parameters of the strategy.
         context: training context of the rank.
-        local: what the client does in a round.
+        local: settings of the client's round.
     """
 
     def __init__(

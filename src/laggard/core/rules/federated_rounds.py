@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from laggard.core.errors import InputError
 from laggard.core.rules.server_rule import Push, Reaction, ServerReply, Update
 from laggard.core.selection.selector import (
     ClientCandidate,
@@ -20,6 +21,9 @@ from laggard.core.selection.selector import (
     ClientSelector,
 )
 from laggard.core.span_schema import NOBODY
+
+MOST_EMPTY_ROUNDS = 10
+"""Rounds in a row without a usable answer after which training cannot recover."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class FederatedRule:
     """Rule of a server that trains in rounds (see `ServerUpdateRule`).
 
     A worker is answered when it is asked to take part in a round. Before the first round, the rule
-    waits until all expected workers have joined.
+    waits until all expected workers have joined. It raises InputError after ten rounds in a row
+    without a usable answer, since the model would stay as it is for ever.
 
     Attributes:
         samples: samples of each client.
@@ -68,6 +73,7 @@ class FederatedRule:
     _failed: list[int] = field(default_factory=list)
     _accepted: list[Push] = field(default_factory=list)
     _selection: ClientSelection | None = None
+    _empty_rounds: int = 0
     _took_s: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,6 +142,13 @@ class FederatedRule:
         self._failed.clear()
         self._accepted.clear()
         self._selection = None
+        self._empty_rounds = 0 if accepted else self._empty_rounds + 1
+        if self._empty_rounds == MOST_EMPTY_ROUNDS:
+            raise InputError(
+                f"federated: {MOST_EMPTY_ROUNDS} rounds in a row had no answer that could be used;"
+                " clients were lost, or their losses or weights are not finite — lower"
+                " optimizer.lr or strategy.server.lr"
+            )
         if not accepted:
             return ()
         self._round += 1
