@@ -78,3 +78,19 @@ def wide(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 def wide_unhurried(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """As both say."""
     return Paced(wide(input_shape, classes), 0.003)
+
+
+class NoNumber(nn.Module):
+    """A model whose outputs are no numbers."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(inputs)
+        return logits * math.nan
+
+
+def no_number(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return NoNumber(build_model("mlp", shape, classes, SEED))
