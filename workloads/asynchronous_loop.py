@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from laggard.core.span_schema import Phase
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.datasets.partition import Share
 from laggard.workloads.strategies.base.strategy import AsyncStrategy
@@ -35,16 +36,20 @@ class AsyncTrainingLoop:
     recorder: Recorder
     progress_reporter: ProgressReporter | None = None
 
-    def run(self, zero_ns: int) -> int:
+    def run(self, zero_ns: int, asked_ns: int | None = None) -> int:
         """Train until the strategy has no next step and return the number of steps taken.
 
         Args:
             zero_ns: start of the first step, CLOCK_MONOTONIC.
+            asked_ns: time until which the first step waited for the server to ask for it.
         """
         begun_ns, taken = zero_ns, 0
         while (step := self.strategy.next_step) is not None:
             share = self.share_of(step)
             self.recorder.begin_step(step, begun_ns)
+            if asked_ns is not None:
+                self.recorder.enter(Phase.COMM, at_ns=begun_ns)
+                begun_ns, asked_ns = asked_ns, None
             batch, share = self.batch_loader.take_step(step, share, begun_ns)
             result = self.strategy.step(step, batch, share)
             if self.recorder.meter is not None and not result.is_metered:

@@ -238,6 +238,7 @@ def _train_with_server(
             strategy,
             resources.recorder,
         )
+        asked_ns = None
         if plan.late:
             begun_ns = _join_late(resources, context, strategy, output_dir)
         else:
@@ -245,9 +246,9 @@ def _train_with_server(
             begun_ns = _begin_with_all(resources, context, output_dir)
             if plan.workload.strategy.begins_with_server:
                 strategy.join()
-                begun_ns = time.monotonic_ns()
+                asked_ns = time.monotonic_ns()
         loop.batch_loader.begin(resources.start_barrier.announced[1].open_ns)
-        taken = loop.run(begun_ns)
+        taken = loop.run(begun_ns, asked_ns)
         write_traffic(output_dir, plan.rank, endpoint)
         LOGGER.info("the server ended training after %d steps of this rank", taken)
 
