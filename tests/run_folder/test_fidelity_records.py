@@ -76,7 +76,7 @@ def test_violations_make_a_run_unfaithful_and_say_where_and_when(tmp_path: Path)
     assert "or with a higher --dilation" in lines[0]
     assert lines[1].startswith("  1.0 to 5.0 s: ")
     assert "edge.0" in lines[1]
-    assert lines[-1] == "  and 2 more, in fidelity_violations.json"
+    assert lines[-1] == "  and 10 more, in fidelity_violations.json"
     rows = json.loads((journal.folder.path / "fidelity_violations.json").read_text())
     assert [(row["kind"], row["where"]) for row in rows] == [
         ("cpu starved", f"edge.{number}") for number in range(14)

@@ -13,12 +13,11 @@ from laggard.network_emulation.fidelity.live_links import LiveLink
 from laggard.network_emulation.link_plan import Constraint
 from laggard.run_folder.fidelity_violations import (
     TimedViolation,
-    format_violation,
+    format_first,
     to_violation_rows,
 )
 
 _MAX_HOSTS_LISTED = 20
-_MAX_VIOLATIONS_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,7 @@ def build_status_document(status: EmulationStatus) -> dict[str, JsonDocument]:
 
 def format_violations(violations: Sequence[TimedViolation]) -> str:
     """Format new fidelity violations on one line."""
-    shown = [format_violation(each) for each in violations[:_MAX_VIOLATIONS_LISTED]]
-    more = (
-        [f"{len(violations) - _MAX_VIOLATIONS_LISTED} more, in fidelity_violations.json"]
-        if len(violations) > _MAX_VIOLATIONS_LISTED
-        else []
-    )
-    return "the emulation was out of tolerance: " + "; ".join((*shown, *more))
+    return "the emulation was out of tolerance: " + "; ".join(format_first(violations))
 
 
 def build_violations_document(violations: Sequence[TimedViolation]) -> dict[str, JsonDocument]:

@@ -17,7 +17,7 @@ from laggard.network_emulation.fidelity.monitor import (
 )
 from laggard.network_emulation.fidelity.violation_text import describe_violation
 
-_MAX_LISTED = 12
+_MAX_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,7 @@ def require_no_violations(
             " as much"
             for each in found
         )
-    lines = [f"  {format_violation(each)}" for each in violations[:_MAX_LISTED]]
-    more = (
-        [f"  and {len(violations) - _MAX_LISTED} more, in fidelity_violations.json"]
-        if len(violations) > _MAX_LISTED
-        else []
-    )
+    lines = [f"  {line}" for line in format_first(violations)]
     slower = (
         ", or with a higher --dilation, which gives every host more time at its core"
         if any(each.violation.kind == "cpu starved" for each in violations)
@@ -110,7 +105,7 @@ def require_no_violations(
         f"the emulation left its tolerances while {activity}, so the results are not those of the"
         f" requested continuum — run again while no other program uses the machine{slower}:"
     )
-    raise FidelityError("\n".join((opening, *lines, *more)))
+    raise FidelityError("\n".join((opening, *lines)))
 
 
 def to_violation_rows(violations: Sequence[TimedViolation]) -> list[dict[str, str | float]]:
@@ -126,6 +121,13 @@ def to_violation_rows(violations: Sequence[TimedViolation]) -> list[dict[str, st
         }
         for each in violations
     ]
+
+
+def format_first(violations: Sequence[TimedViolation]) -> list[str]:
+    """Format the first violations, and how many there are more."""
+    first = [format_violation(each) for each in violations[:_MAX_LISTED]]
+    rest = len(violations) - len(first)
+    return [*first, f"and {rest} more, in fidelity_violations.json"] if rest else first
 
 
 def format_violation(each: TimedViolation) -> str:
