@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from laggard.core.files.program_folders import add_system_folders_to_path
 from tests import leftovers
 
 pytest_plugins = ["tests.users", "tests.command_line"]
@@ -20,6 +21,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SKIPPED = 6
 LEFT_SOMETHING = 7
 """Exit statuses of a run in which only skipping, or leaving something behind, was wrong."""
+
+# As the command line does: an ordinary user has tests of `tc` too.
+add_system_folders_to_path()
 
 # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; programs inherit
 # both. Whatever tests start is to have the signals' usual effect, which a handler leaves to it.

@@ -12,7 +12,7 @@ from laggard.network_emulation import probe
 
 def test_the_probe_agrees_with_the_kernel() -> None:
     if probe.shutil.which("tc") is None:
-        assert "tc is not installed" in probe.netem_refusal()
+        assert probe.netem_refusal() == "the program `tc` is not installed"
         return
     command = (
         "unshare",

@@ -15,6 +15,7 @@ from laggard.cli.error_handling import (
     to_own_error,
 )
 from laggard.core.errors import EXIT_INTERRUPTED
+from laggard.core.files.program_folders import add_system_folders_to_path
 from laggard.core.termination_signals import interrupt
 from laggard.core.text.standard_streams import protect_standard_streams
 from laggard.core.text.terminal_output import print_text
@@ -50,6 +51,7 @@ class CommandGroup(click.Group):
         (see `handle_errors`).
         """
         protect_standard_streams()
+        add_system_folders_to_path()
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             # From here on, an interrupt is handled (see `laggard.__main__`).
             signal.signal(signal.SIGINT, interrupt)
