@@ -34,6 +34,7 @@ from laggard.core.units import (
     SizeBytes,
     ThroughputMBps,
 )
+from laggard.network_emulation.device_profiles import DeviceName, load_device_groups
 from laggard.network_emulation.e2clab_units import (
     E2clabDelayMs,
     E2clabLossPercent,
@@ -125,14 +126,23 @@ class HostRule(_Storage):
 
     hosts: Pattern
     cpu: Share | None = Field(default=None, description="speed of the host, as a share of one core")
+    device: DeviceName | None = None
+    seed: int = Field(
+        default=1, ge=0, strict=True, description="seed of the draw, if device is a group"
+    )
     memory_bytes: SizeBytes | None = Field(alias="memory", default=None)
     uplink_mbps: RateWithUnitMbps | None = Field(alias="uplink", default=None)
     downlink_mbps: RateWithUnitMbps | None = Field(alias="downlink", default=None)
 
     @model_validator(mode="after")
     def _require_one_limit(self) -> Self:
-        choices = "cpu, memory, read, write, read_latency, write_latency, uplink or downlink"
-        return _at_least_one(self, ("hosts",), choices)
+        choices = (
+            "cpu, device, memory, read, write, read_latency, write_latency, uplink or downlink"
+        )
+        if "seed" in self.model_fields_set and self.device not in load_device_groups():
+            advice = remove_key(("seed",), "remove it, or name a group, such as phones")
+            raise broken_rule("only a group of devices is drawn with a seed", advice, ("seed",))
+        return _at_least_one(self, ("hosts", "seed"), choices)
 
 
 class SharedRule(_NetworkSection):

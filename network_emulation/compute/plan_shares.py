@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from laggard.core.errors import ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import YamlSource
+from laggard.network_emulation.device_profiles import draw_device_shares
 from laggard.network_emulation.links.plan_links import (
     UNPLACED_HETEROGENEITY,
     UNPLACED_NETWORK,
@@ -30,7 +31,12 @@ def plan_shares(
     for i, rule in enumerate(heterogeneity.rules):
         if isinstance(rule, HostRule):
             chosen = draft.select(source, ("deterministic", i, "hosts"), rule.hosts)
-            shares.update({host.name: rule.cpu for host in chosen if rule.cpu is not None})
+            names = [host.name for host in chosen]
+            if rule.cpu is not None:
+                shares.update(dict.fromkeys(names, rule.cpu))
+            elif rule.device is not None:
+                drawn = draw_device_shares(rule.device, len(names), rule.seed)
+                shares.update(zip(names, drawn, strict=True))
     for i, event in enumerate(heterogeneity.events):
         if isinstance(event, TimedHostEvent | RandomHostEvent):
             draft.select(source, ("dynamic", i, "hosts"), event.hosts)

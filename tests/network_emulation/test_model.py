@@ -161,7 +161,7 @@ def test_no_heterogeneity_is_homogeneous(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "expected"),
     [
-        ('deterministic:\n  - {hosts: "edge.*"}', (2, 5), "add cpu, memory"),
+        ('deterministic:\n  - {hosts: "edge.*"}', (2, 5), "add cpu, device, memory"),
         ('deterministic:\n  - {hosts: "edge.*", cpu: 0%}', (2, 28), "above 0%"),
         ("deterministic:\n  - {cpu: 5%}", (2, 5), "add `hosts:`"),
         ('deterministic:\n  - {between: ["edge.*"], shared: 1mbit}', (2, 15), ""),
