@@ -30,7 +30,7 @@ from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.corrections.names import find_near_name
 from laggard.core.edits import YamlValue, remove_key, rename_key, write_value
 
-MAX_HOSTS = 10_000
+MAX_HOSTS = 20_000
 # Ansible predefines these two groups.
 _RESERVED = {"all", "ungrouped"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")

@@ -10,21 +10,21 @@ from laggard.core.hosts import Host
 from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.layers_services.model import Workflow
 
-# Limit of the local testbed only; `model.MAX_HOSTS` applies to every testbed.
+# Limit of machines that are emulated or reserved; `model.MAX_HOSTS` applies to every testbed.
 MAX_HOSTS = 500
 MAX_ROLES = 10_000
 
 
-def check_hosts(hosts: Sequence[Host], source: YamlSource) -> Iterator[Problem]:
+def check_hosts(
+    hosts: Sequence[Host], source: YamlSource, most_hosts: int = MAX_HOSTS
+) -> Iterator[Problem]:
     """Yield a problem if a scenario has too many hosts or too many roles."""
-    if len(hosts) > MAX_HOSTS:
-        rule = (
-            f"the scenario has {len(hosts)} hosts and the local testbed supports at most"
-            f" {MAX_HOSTS}"
-        )
-        yield source.locate_problem(("layers",), rule, "lower `quantity` or `repeat`", value="")
+    if len(hosts) > most_hosts:
+        rule = f"the scenario has {len(hosts)} hosts and this testbed supports at most {most_hosts}"
+        advice = "lower `quantity` or `repeat`, or run federated clients with --on virtual"
+        yield source.locate_problem(("layers",), rule, advice, value="")
     roles = sum(len(host.roles) for host in hosts)
-    if roles > MAX_ROLES:
+    if roles > MAX_ROLES and most_hosts == MAX_HOSTS:
         rule = f"the hosts have {roles} roles in total and the maximum is {MAX_ROLES}"
         yield source.locate_problem(("layers",), rule, "remove roles", value="")
 

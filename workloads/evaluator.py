@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from laggard.workloads.clients.client_partition import ClientPartition
+from laggard.workloads.clients.round_record import ClientJudge
 from laggard.workloads.coordination.progress_reporter import read_parts
 from laggard.workloads.coordination.start_barrier import (
     POLL_S,
@@ -30,7 +32,7 @@ from laggard.workloads.coordination.start_barrier import (
 )
 from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.datasets import open_data, prepare_data
-from laggard.workloads.datasets.dataset import Data, Indices, Split
+from laggard.workloads.datasets.dataset import Batch, Data, Indices, LabeledSplit, Split
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import load_state, save_weights
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
@@ -77,6 +79,8 @@ def main(argument: str) -> None:
     judge = _Judge(model, data.test, weights)
     if workload.stream is not None:
         judge = _follow_tasks(judge, plan, data)
+    if workload.local_batch is not None:
+        judge = _follow_clients(judge, plan, data)
     if strategy.uses_server:
         _serve_parameter_server(plan, judge)
     elif strategy.sync_mode == "asynchronous":
@@ -94,12 +98,14 @@ class _Judge:
         test: test samples.
         weights: file for the weights of the last evaluation; None if they are not saved.
         tasks: accuracies on the tasks of a stream; None without a stream.
+        clients: accuracies for the clients of a federated training; None for another one.
     """
 
     model: nn.Module
     test: Split
     weights: Path | None
     tasks: TaskAccuracies | None = None
+    clients: ClientJudge | None = None
 
     def judge_vector(self, whole: torch.Tensor) -> float:
         """Evaluate a model given as one vector."""
@@ -125,6 +131,8 @@ class _Judge:
         correct, number = count_correct(self.model, self.test)
         if self.tasks is not None:
             self.tasks.write(correct, number)
+        if self.clients is not None:
+            self.clients.write(correct, number)
         return int(correct.sum()) / len(self.test)
 
 
@@ -136,6 +144,17 @@ def _follow_tasks(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
     tasks.write_tasks()
     tasks.write(*count_correct(judge.model, data.test))
     return replace(judge, tasks=tasks)
+
+
+def _follow_clients(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
+    """Return a judge that also records the accuracies for clients, if their labels are known."""
+    if not isinstance(data.train, LabeledSplit):
+        return judge
+    partition = plan_partition(plan.workload, data, plan.world_size, plan.tiers)
+    assert isinstance(partition, ClientPartition)
+    output_dir = WorkerOutputDir(plan.output_path)
+    clients = ClientJudge.create(output_dir, partition, data.train.labels, data.classes)
+    return replace(judge, clients=clients)
 
 
 def _create_coordinator(plan: EvaluatorPlan, data: Data, judge: _Judge) -> TrainingCoordinator:
@@ -237,11 +256,16 @@ def count_correct(model: nn.Module, test: Split) -> tuple[Indices, Indices]:
     model.eval()
     hits, labels = [], []
     with torch.no_grad():
-        for start in range(0, len(test), EVALUATION_BATCH):
-            indices = np.arange(start, min(start + EVALUATION_BATCH, len(test)), dtype=np.int64)
-            batch = test.prepare(test.fetch(indices))
+        for batch in split_batches(test):
             hits.append((model(batch.inputs).argmax(dim=1) == batch.labels).numpy())
             labels.append(batch.labels.numpy())
     known = np.concatenate(labels)
     number = np.bincount(known)
     return np.bincount(known[np.concatenate(hits)], minlength=len(number)), number
+
+
+def split_batches(split: Split) -> Iterator[Batch]:
+    """Yield all samples, in batches."""
+    for start in range(0, len(split), EVALUATION_BATCH):
+        indices = np.arange(start, min(start + EVALUATION_BATCH, len(split)), dtype=np.int64)
+        yield split.prepare(split.fetch(indices))

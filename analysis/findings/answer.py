@@ -14,7 +14,9 @@ from laggard.analysis.detection.intervals import MIN_STEPS
 from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, AnalysisResult
 from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
 from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
+from laggard.analysis.findings.federated_result import find_federated_result, format_rounds
 from laggard.analysis.findings.stream_result import format_lost_buffers, format_stream
+from laggard.analysis.findings.token_result import format_tokens, summarize_ledger
 from laggard.analysis.findings.wait_sentences import (
     format_jitter,
     format_structural_waits,
@@ -149,6 +151,8 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
             *format_decisions(run),
             *format_stream(run.stream_tasks),
             *format_lost_buffers(run),
+            *format_rounds(find_federated_result(run)),
+            *format_tokens(summarize_ledger(run.ledger, run.world_size), run.hosts),
         ),
         () if unexplained or is_alone else format_remainder(analysis),
     )

@@ -55,6 +55,8 @@ def _format_pricing(run: RunData, analysis: AnalysisResult) -> str:
             "This trace can be replayed only in part (see the notes below), so the cost of slow"
             " workers is not computed."
         )
+    if run.federated is not None:
+        return ""  # The sentences about rounds have costs of their own.
     name = record.strategy.name if record is not None else "this strategy"
     pace_text = "every worker takes steps of its own"
     if record is not None and (record.lost_ranks or record.churn):

@@ -12,7 +12,12 @@ import numpy as np
 
 from laggard.analysis.detection.intervals import MIN_STEPS, running_median
 from laggard.analysis.findings.analysis_result import AnalysisResult
+from laggard.analysis.findings.federated_result import (
+    build_federated_document,
+    find_federated_result,
+)
 from laggard.analysis.findings.stream_result import build_stream_document
+from laggard.analysis.findings.token_result import build_token_document, summarize_ledger
 from laggard.analysis.tables.columns import FloatArray, IntArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.files.input_files import JsonDocument
@@ -30,8 +35,9 @@ def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, JsonDocum
 
     Returns:
         `makespan_s`, `lost_s`, `unexplained_s`, `unexplained_wait_s`, `reliable`, `steps`, `stream`
-        (`build_stream_document`), and `ranks`, one object per rank. Values that an analysis does
-        not have are None.
+        (`build_stream_document`), `federated` (`build_federated_document`), `tokens`
+        (`build_token_document`), and `ranks`, one object per rank. Values that an analysis does not
+        have are None.
     """
     return {
         "makespan_s": analysis.makespan_s,
@@ -41,6 +47,8 @@ def build_summary(run: RunData, analysis: AnalysisResult) -> dict[str, JsonDocum
         "reliable": analysis.costed and analysis.is_reliable,
         "steps": len(analysis.steps),
         "stream": build_stream_document(run.stream_tasks),
+        "federated": build_federated_document(find_federated_result(run)),
+        "tokens": build_token_document(summarize_ledger(run.ledger, run.world_size)),
         "ranks": [dict(values) for values in summarize_ranks(run, analysis)],
     }
 

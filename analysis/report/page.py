@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.findings.answer import split_answer
+from laggard.analysis.report.clients import build_federated_tables
 from laggard.analysis.report.fidelity import FidelityPart, build_fidelity_part
 from laggard.analysis.report.figures import timeline
 from laggard.analysis.report.figures.drawing import DrawnFigure
@@ -24,6 +25,7 @@ from laggard.analysis.report.status_message import StatusMessage, Tone
 from laggard.analysis.report.stragglers import MOST_ROWS, StragglerRow, build_straggler_rows
 from laggard.analysis.report.timeline.document import TimelinePart, build_timeline_part
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.run_schema import VIRTUAL_TESTBED
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def build_page(
     record = run.record
     outcome = build_outcome_tiles(run, analysis)
     opening, notices = _split_answer(run, analysis)
-    imported = record is not None and record.origin is not None
+    emulated = record is None or (record.origin is None and record.testbed != VIRTUAL_TESTBED)
     return Page(
         scenario=record.scenario if record is not None else run.folder.parent.name or "run",
         run_id=record.id if record is not None else run.folder.name,
@@ -98,7 +100,7 @@ def build_page(
         contents=_list_contents(
             outcome=bool(outcome),
             analyzed=analysis is not None,
-            emulated=not imported,
+            emulated=emulated,
             figures=bool(figures),
         ),
         outcome=outcome,
@@ -112,7 +114,7 @@ def build_page(
         ranks=None if analysis is None else build_ranks_table(run, analysis),
         notes=analysis.notes if analysis is not None else (),
         fidelity=None
-        if imported
+        if not emulated
         else build_fidelity_part(
             run.fidelity, violated=record is not None and record.status == "unfaithful"
         ),
@@ -120,7 +122,7 @@ def build_page(
         command=shlex.join(record.command) if record is not None else "",
         facts=list_facts(run),
         warnings=record.warnings if record is not None else (),
-        tables=build_setup_tables(run),
+        tables=(*build_federated_tables(run), *build_setup_tables(run)),
     )
 
 
@@ -128,6 +130,8 @@ def _explain_missing_costs(run: RunData) -> str:
     """Return the reason why costs of causes are not computed, for runs without them."""
     if run.record is not None and run.record.origin is not None:
         return "Not computed: the replay does not model all waits of this trace's workers."
+    if run.federated is not None:
+        return "Not computed; the table of clients says whose answers prolonged the rounds."
     return "Not computed: costs require that all workers are present throughout the run."
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from laggard.analysis.report.style.labels import list_tiers
 from laggard.analysis.tables.load_run import RankHost, RunData
-from laggard.core.run_schema import ReservedJob, RunRecord
+from laggard.core.run_schema import VIRTUAL_TESTBED, ReservedJob, RunRecord
 from laggard.core.text.text_format import format_percent, format_seconds
 
 _BACKENDS = {
@@ -101,6 +101,8 @@ def build_setup_tables(run: RunData) -> tuple[ReportTable, ...]:
 
 
 def _format_dilation(record: RunRecord) -> str:
+    if record.testbed == VIRTUAL_TESTBED:
+        return "none: nothing was emulated, and all times are computed"
     if record.dilation == 1.0:
         return "none: virtual time is real time"
     return (

@@ -6,7 +6,7 @@ testbed also records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -28,13 +28,16 @@ from laggard.analysis.tables.columns import (
     StepColumns,
 )
 from laggard.analysis.tables.stored_tables import StoredSpans, StoredSteps, TableFile
-from laggard.core.errors import RunFolderError
+from laggard.core.contribution.ledger import LEDGER_FILE, LedgerEntry, require_whole_ledger
+from laggard.core.errors import InputError, RunFolderError
 from laggard.core.files.input_files import parse_json, read_bounded, read_json
 from laggard.core.run_schema import (
     ALARMS_FILE,
+    FEDERATED_FILE,
     STREAM_FILE,
     Alarm,
     Decision,
+    FederatedTraining,
     FidelityCheck,
     Record,
     RunRecord,
@@ -86,6 +89,8 @@ class RunData:
         decisions: decisions that the strategy made during the run.
         alarms: live alarms, each in its last state.
         stream_tasks: tasks of the stream of samples; empty without a stream.
+        federated: rounds of a federated training; None for another one.
+        ledger: transfers of tokens; empty without tokens.
     """
 
     folder: Path
@@ -98,6 +103,8 @@ class RunData:
     decisions: tuple[Decision, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     stream_tasks: tuple[StreamTask, ...] = ()
+    federated: FederatedTraining | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
     # Results of `memoize`; they depend on the other fields only and are not compared.
     _memo: dict[Callable[[RunData], object], object] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -178,10 +185,11 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
         )
     spans = _read_spans(folder / "spans.parquet", max_rows_in_memory)
     steps = _read_steps(folder / "steps.parquet", max_rows_in_memory)
+    hosts = _read_hosts(folder / "hosts.parquet", max(spans.max_rank, steps.max_rank))
     return RunData(
         folder=folder,
         record=_read_record(folder / "run.json"),
-        hosts=_read_hosts(folder / "hosts.parquet", max(spans.max_rank, steps.max_rank)),
+        hosts=hosts,
         spans=spans,
         steps=steps,
         links=_read_columns(LinkColumns, folder / "links.parquet", link_schema()),
@@ -189,6 +197,8 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
         decisions=_read_list(folder / "decisions.json", Decision, "decisions"),
         alarms=read_alarms(folder / ALARMS_FILE),
         stream_tasks=_read_stream_tasks(folder / STREAM_FILE),
+        federated=_read_federated(folder / FEDERATED_FILE, hosts),
+        ledger=_read_ledger(folder / LEDGER_FILE, len(hosts)),
     )
 
 
@@ -226,6 +236,35 @@ def _read_stream_tasks(path: Path) -> tuple[StreamTask, ...]:
     return tasks
 
 
+def _read_federated(path: Path, hosts: Sequence[RankHost]) -> FederatedTraining | None:
+    if not path.exists():
+        return None
+    try:
+        training = FederatedTraining.model_validate(read_json(path))
+    except ValueError as error:
+        raise RunFolderError(
+            f"{path}: not the valid rounds of a federated training: {error}"
+        ) from error
+    ranks = {answer.rank for each in training.rounds for answer in each.answers}
+    ranks |= {each.worst_rank for each in training.evaluations}
+    if foreign := ranks - {host.rank for host in hosts}:
+        raise RunFolderError(
+            f"{path}: rank {min(foreign)} took part in rounds and is none of the {len(hosts)} ranks"
+        )
+    return training
+
+
+def _read_ledger(path: Path, clients: int) -> tuple[LedgerEntry, ...]:
+    entries = _read_json_lines(path, LedgerEntry, "entry of a ledger")
+    if foreign := next((each.rank for each in entries if each.rank >= clients), None):
+        raise RunFolderError(f"{path}: rank {foreign} has tokens and is none of {clients} ranks")
+    try:
+        require_whole_ledger(entries)
+    except InputError as error:
+        raise RunFolderError(f"{path}: {error}") from error
+    return entries
+
+
 def read_alarms(path: Path) -> tuple[Alarm, ...]:
     """Return the alarms of `alarms.jsonl`, each in its last state; none if there is no file.
 
@@ -234,15 +273,18 @@ def read_alarms(path: Path) -> tuple[Alarm, ...]:
     Raises:
         RunFolderError: the file does not consist of alarms.
     """
+    return select_latest_alarms(_read_json_lines(path, Alarm, "alarm"))
+
+
+def _read_json_lines(path: Path, kind: type[_R], name: str) -> tuple[_R, ...]:
     if not path.exists():
         return ()
     # A last line without its newline was cut short by a kill.
     whole, _, _ = read_bounded(path).rpartition(b"\n")
     try:
-        contents = [Alarm.model_validate(parse_json(line)) for line in whole.splitlines()]
+        return tuple(kind.model_validate(parse_json(line)) for line in whole.splitlines())
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path}: a line is not a valid alarm: {error}") from error
-    return select_latest_alarms(contents)
+        raise RunFolderError(f"{path}: a line is not a valid {name}: {error}") from error
 
 
 def _read_columns(kind: type[_C], path: Path, schema: pa.Schema) -> _C:

@@ -10,8 +10,9 @@ import numpy as np
 
 from laggard.analysis.tables.columns import Columns, SpanColumns
 from laggard.analysis.tables.load_run import RankHost, RunData
+from laggard.core.contribution.ledger import LEDGER_FILE
 from laggard.core.files.output_files import replace_file, write_json, write_text
-from laggard.core.run_schema import STREAM_FILE
+from laggard.core.run_schema import FEDERATED_FILE, STREAM_FILE
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Phase,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def write_run(run: RunData, folder: Path) -> Path:
-    """Write `run.json`, the four tables, `fidelity.json`, and decisions and tasks if there are any.
+    """Write `run.json`, the four tables, `fidelity.json`, and decisions, tasks and rounds if any.
 
     Args:
         run: run to write.
@@ -48,6 +49,11 @@ def write_run(run: RunData, folder: Path) -> Path:
     for name, records in (("decisions.json", run.decisions), (STREAM_FILE, run.stream_tasks)):
         if records:
             write_json(folder / name, [each.model_dump() for each in records])
+    if run.federated is not None:
+        write_json(folder / FEDERATED_FILE, run.federated.model_dump(mode="json"))
+    if run.ledger:
+        lines = [entry.model_dump_json() for entry in run.ledger]
+        write_text(folder / LEDGER_FILE, "".join(f"{line}\n" for line in lines))
     _write_parts(
         (to_span_table(part) for part in run.spans.parts()), span_schema(), folder / "spans.parquet"
     )

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from laggard.analysis.tables.load_run import load_run
+from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.datasets import open_data
-from laggard.workloads.datasets.client_partition import ClientPartition
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import load_state
 from laggard.workloads.models.optimizers import build_optimizer
@@ -113,6 +114,21 @@ def test_chosen_clients_learn_and_answers_beyond_a_round_are_dropped(train: Trai
     applied = steps[steps.applied_version >= 0]
     assert (applied.groupby("applied_version").size() == 2).all()
     assert set(applied.applied_version) == set(range(1, 41))
+    federated = load_run(training.collect()).federated
+    assert federated is not None
+    assert [each.round for each in federated.rounds] == [*range(40)]
+    asked = [{each.rank: each for each in one.answers} for one in federated.rounds]
+    assert {len(each) for each in asked} <= {1, 2, 3}, "those that train are not asked"
+    by_version = applied.groupby("applied_version")["rank"]
+    for number, (one, answers) in enumerate(zip(federated.rounds, asked, strict=True)):
+        accepted = {*one.list_clients("accepted")}
+        assert accepted == {*by_version.get_group(number + 1)}
+        assert all((answers[rank].took_s or 0) > 0 for rank in accepted)
+    ends_s = [each.ended_s for each in federated.rounds]
+    assert ends_s == sorted(ends_s)
+    assert 0 < ends_s[-1] <= training.done()["makespan_s"]
+    last = federated.evaluations[-1]
+    assert 0.3 < last.worst <= last.mean <= 1
     late = steps[steps.applied_version < 0]
     assert len(late), "a third client is asked in each round"
     assert (late.samples == 0).all()

@@ -24,6 +24,7 @@ from laggard.workloads.tracing.stream import RowStream
 
 RANK = 1
 HOSTS = 3
+WORLD = 3
 
 
 def _write(path: Path, row: np.dtype[np.void], **values: int) -> None:
@@ -42,6 +43,10 @@ def write_node(folder: Path) -> WorkerOutputDir:
     output_dir.zero.write_text('{"zero_ns": 5}')
     output_dir.evaluations.write_text('{"number": 0, "step": 1, "accuracy": 0.5}\n')
     output_dir.decisions.write_text('{"step": 1, "time_ns": 7, "description": "x"}\n')
+    output_dir.rounds.write_text(
+        '{"round": 0, "time_ns": 8, "rank": 2, "reason": "r", "outcome": "failed", "took_s": null}\n'
+    )
+    output_dir.client_accuracies.write_text('{"mean": 0.5, "worst": 0.25, "worst_rank": 1}\n')
     traffic = {"node": RANK, "payload_bytes": None, "acked_bytes": 3}
     output_dir.traffic(RANK).write_text(json.dumps(traffic))
     output_dir.device_class(RANK).write_text("H100\x1b[2J")
@@ -49,13 +54,15 @@ def write_node(folder: Path) -> WorkerOutputDir:
 
 
 def _load(output_dir: WorkerOutputDir) -> SourceRows:
-    return load_source(Source(output_dir, (RANK,), ClockFit.identity()), HOSTS, (RANK,))
+    return load_source(Source(output_dir, (RANK,), ClockFit.identity()), HOSTS, WORLD, (RANK,))
 
 
 def test_an_honest_node_is_read(tmp_path: Path) -> None:
     rows = _load(write_node(tmp_path))
     assert [len(each) for each in (rows.spans, rows.steps, rows.links)] == [1, 1, 1]
     assert (rows.zero_ns, rows.evaluations[0].accuracy, rows.decisions[0].time_ns) == (5, 0.5, 7)
+    assert (rows.rounds[0].time_ns, rows.rounds[0].result.list_clients("failed")) == (8, (2,))
+    assert (rows.client_accuracies[0].step, rows.client_accuracies[0].worst_rank) == (1, 1)
     assert (rows.traffic[0].acked_bytes, rows.device_classes) == (3, {RANK: "H100\\x1b[2J"})
 
 
@@ -94,6 +101,12 @@ DAMAGES: dict[str, Callable[[WorkerOutputDir], object]] = {
     "an evaluation of nothing": lambda d: d.evaluations.write_text("{}\n"),
     "a decision that is a list": lambda d: d.decisions.write_text("[]\n"),
     "decisions that are no text": lambda d: d.decisions.write_bytes(b"\xff\n"),
+    "a round with a client that is none": lambda d: d.rounds.write_text(
+        d.rounds.read_text().replace('"rank": 2', f'"rank": {WORLD}')
+    ),
+    "a client's accuracy above one": lambda d: d.client_accuracies.write_text(
+        '{"mean": 1.5, "worst": 0.25, "worst_rank": 1}\n'
+    ),
     "another's traffic": lambda d: d.traffic(RANK).write_text(
         '{"node": 0, "payload_bytes": 1, "acked_bytes": 1}'
     ),

@@ -135,6 +135,16 @@ class WorkerOutputDir:
         return self.folder / "decisions.jsonl"
 
     @property
+    def rounds(self) -> Path:
+        """Return the JSON lines of the clients that rounds of a federated training asked."""
+        return self.folder / "rounds.jsonl"
+
+    @property
+    def client_accuracies(self) -> Path:
+        """Return the JSON lines of accuracies for the clients of a federated training."""
+        return self.folder / "client_accuracies.jsonl"
+
+    @property
     def heartbeat(self) -> Path:
         """Return the file of all ranks' positions (heartbeat.py)."""
         return self.folder / "heartbeat"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -52,18 +54,14 @@ class ModelKeeper:
 
         The learning rate is multiplied by the update's fraction of a whole step.
         """
-        total = torch.zeros_like(self.read())
+        total = self._sum_pushes(update.pushes)
         for push in update.pushes:
-            pushed = self._pending_gradients.pop((push.rank, push.clock))
-            total += pushed if self._packer is None else self._packer.unpack(pushed)
+            self.forget(push)
         self.version += 1
         if not update.samples:
             return
         count = self._state.parameters
-        # Workers scaled their gradients by workers / batch size, so that the mean over all workers
-        # is the batch's. Undo this scale and divide by the samples of this update instead.
-        mean = total[:count] * (update.pushes[0].batch_size / (self._world_size * update.samples))
-        self._state.write_gradients(mean)
+        self._state.write_gradients(self._average(total[:count], update))
         for group in self._optimizer.param_groups:
             group["lr"] *= update.fraction
         self._optimizer.step()
@@ -77,6 +75,32 @@ class ModelKeeper:
             state = self._state.read()
             state[count:] += update.fraction * (buffers - state[count:])
             self._state.write(state)
+
+    def preview(self, pushes: Sequence[Push], update: Update) -> torch.Tensor:
+        """Return the model as these gradients of an update alone would change it, as one vector.
+
+        The update's other gradients count as zero. The learning rate is 1 and nothing is
+        remembered, as in averaging. The model stays as it is.
+        """
+        count, total = self._state.parameters, self._sum_pushes(pushes)
+        changed = self.read().clone()
+        changed[:count] -= self._average(total[:count], update)
+        return changed
+
+    def _sum_pushes(self, pushes: Sequence[Push]) -> torch.Tensor:
+        total = torch.zeros_like(self.read())
+        for push in pushes:
+            pushed = self._pending_gradients[push.rank, push.clock]
+            total += pushed if self._packer is None else self._packer.unpack(pushed)
+        return total
+
+    def _average(self, total: torch.Tensor, update: Update) -> torch.Tensor:
+        """Return the mean gradient of an update's samples.
+
+        Workers scaled their gradients by workers / batch size, so that the mean over all workers is
+        the batch's. Undo this scale and divide by the samples of this update instead.
+        """
+        return total * (update.pushes[0].batch_size / (self._world_size * update.samples))
 
     def read(self) -> torch.Tensor:
         """Return the current model as one vector.

@@ -26,6 +26,7 @@ from laggard.core.rules.server_rule import (
 from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.balancing.server_balancer import ServerBalancer
 from laggard.workloads.balancing.shares import Shares
+from laggard.workloads.clients.round_record import write_round
 from laggard.workloads.coordination.start_barrier import START_BARRIER, Reason, StartBarrier
 from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.partition import Partition
@@ -252,6 +253,8 @@ class Server:
 
     def _apply_reaction(self, reaction: Reaction, cause: Push) -> Reason:
         """Apply the rule's updates and send its replies; return the reason to end, if any."""
+        if reaction.ended is not None:
+            write_round(self._output_dir, reaction.ended, time.monotonic_ns())
         for update in reaction.updates:
             before = self.samples
             for push in update.pushes:

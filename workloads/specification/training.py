@@ -14,11 +14,11 @@ from laggard.workloads.specification.section import Section
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw")
 
 
-def _to_list(value: object) -> object:
+def to_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-_Pattern = Annotated[str, Field(examples=["all", "edge.*"])]
+HostPattern = Annotated[str, Field(examples=["all", "edge.*"])]
 
 
 class OptimizerSpec(Section):
@@ -53,7 +53,7 @@ class Placement(Section):
     A ring's latency depends on that order.
     """
 
-    workers: Annotated[tuple[_Pattern, ...], BeforeValidator(_to_list)] = Field(
+    workers: Annotated[tuple[HostPattern, ...], BeforeValidator(to_list)] = Field(
         default=("all",),
         min_length=1,
         description="patterns of the hosts that train, such as edge.*; ranks are in this order",
@@ -68,7 +68,7 @@ class Placement(Section):
     per_host: int = Field(
         default=1, ge=1, le=64, description="number of workers on each of these hosts"
     )
-    server: _Pattern | None = Field(
+    server: HostPattern | None = Field(
         default=None,
         description=(
             "pattern of the host for the parameter server, if the strategy has one; the first"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from laggard.core.errors import InputError
-from laggard.workloads.datasets.client_partition import ClientPartition
+from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.datasets.dataset import Data, LabeledSplit
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.specification.datasets import DataSettings

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.files.output_files import replace_file, write_json
 from laggard.core.hosts import Host
-from laggard.core.run_schema import STREAM_FILE
+from laggard.core.run_schema import FEDERATED_FILE, STREAM_FILE, FederatedTraining
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Flag,
@@ -62,7 +62,7 @@ def collect(
         WorkerOutputDir(spool_folder), tuple(range(len(hosts_by_rank))), ClockFit.identity()
     )
     names = sampled or _sampled_hosts(hosts_by_rank)
-    rows = load_source(source, len(names))
+    rows = load_source(source, len(names), len(hosts_by_rank))
     return collect_from([rows], run_folder, hosts_by_rank, dilation, cpu_shares, sampled)
 
 
@@ -77,8 +77,8 @@ def collect_from(
     """Write the tables of a training, even of one that was killed.
 
     The tables are `spans.parquet`, `steps.parquet`, `links.parquet` and `hosts.parquet`. Decisions
-    of the strategy go to `decisions.json`, and accuracies on the tasks of a stream to
-    `stream.json`.
+    of the strategy go to `decisions.json`, accuracies on the tasks of a stream to `stream.json`,
+    and the rounds of a federated training to `federated.json`.
 
     Args:
         sources: content of the streams by machine; rank 0's machine comes first.
@@ -114,6 +114,7 @@ def collect_from(
     if sources[0].stream_tasks:
         tasks = [each.model_dump(mode="json") for each in sources[0].stream_tasks]
         write_json(run_folder / STREAM_FILE, tasks)
+    _write_rounds(run_folder / FEDERATED_FILE, sources, clock)
     clocks = dict.fromkeys(range(len(hosts_by_rank)), ClockFit.identity())
     clocks |= {rank: each.source.clock for each in sources for rank in each.source.ranks}
     device_classes = {rank: name for each in sources for rank, name in each.device_classes.items()}
@@ -137,6 +138,19 @@ def _write_decisions(path: Path, sources: Sequence[SourceRows], clock: _Clock) -
     ]
     if decisions:
         write_json(path, decisions)
+
+
+def _write_rounds(path: Path, sources: Sequence[SourceRows], clock: _Clock) -> None:
+    """Write the rounds of a federated training; write no file if there were none."""
+    timed = [each for source in sources for each in source.rounds]
+    ends_s = clock.since_zero(np.array([each.time_ns for each in timed], dtype=np.int64)) / 1e9
+    rounds = tuple(
+        each.result.model_copy(update={"ended_s": round(end_s, 6)})
+        for each, end_s in zip(timed, ends_s.tolist(), strict=True)
+    )
+    if rounds:
+        training = FederatedTraining(rounds=rounds, evaluations=sources[0].client_accuracies)
+        write_json(path, training.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,13 @@ from laggard.core.clocks.clock_fit import ClockFit
 from laggard.core.errors import RunFolderError, escape_unprintable
 from laggard.core.files.file_kinds import describe_kind
 from laggard.core.node_values import LARGEST, MessageText, Number, Real
-from laggard.core.run_schema import StreamTask
+from laggard.core.run_schema import ClientAccuracies, StreamTask
 from laggard.core.span_schema import Phase
+from laggard.workloads.clients.round_record import (
+    TimedRound,
+    read_client_accuracies,
+    read_rounds,
+)
 from laggard.workloads.output.worker_output import WorkerOutputDir, of_all_lives, read_lines
 from laggard.workloads.streams.task_accuracies import read_tasks
 from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW, Rows
@@ -82,6 +87,8 @@ class SourceRows:
         evaluations: evaluations of the model.
         decisions: decisions of the strategy, with times in the reference clock.
         stream_tasks: tasks of a stream with the accuracies on them.
+        rounds: rounds of a federated training, with times in the reference clock.
+        client_accuracies: accuracies for the clients of a federated training.
         device_classes: model of the GPU of each rank that computed on one.
         traffic: traffic of the machine's processes.
     """
@@ -94,6 +101,8 @@ class SourceRows:
     evaluations: tuple[Evaluation, ...]
     decisions: tuple[DecisionLine, ...]
     stream_tasks: tuple[StreamTask, ...]
+    rounds: tuple[TimedRound, ...]
+    client_accuracies: tuple[ClientAccuracies, ...]
     device_classes: dict[int, str]
     traffic: tuple[Traffic, ...]
 
@@ -102,19 +111,22 @@ _EVALUATIONS = TypeAdapter(tuple[Evaluation, ...])
 _DECISIONS = TypeAdapter(tuple[DecisionLine, ...])
 
 
-def load_source(source: Source, hosts: int, processes: Sequence[int] = ()) -> SourceRows:
+def load_source(
+    source: Source, hosts: int, world_size: int, processes: Sequence[int] = ()
+) -> SourceRows:
     """Read everything that a machine's processes wrote.
 
     Args:
         source: place of the streams.
         hosts: number of hosts that the link sampler knows.
+        world_size: number of ranks.
         processes: numbers of the processes whose traffic is read.
 
     Raises:
         RunFolderError: a stream is damaged, or has rows of other ranks or impossible values.
     """
     try:
-        return _load_source(source, hosts, processes)
+        return _load_source(source, hosts, world_size, processes)
     # The libraries that read the files raise errors of many kinds for damaged content.
     except (
         ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError, MemoryError,
@@ -126,7 +138,9 @@ def load_source(source: Source, hosts: int, processes: Sequence[int] = ()) -> So
         ) from error
 
 
-def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> SourceRows:
+def _load_source(
+    source: Source, hosts: int, world_size: int, processes: Sequence[int]
+) -> SourceRows:
     output_dir, clock = source.output_dir, source.clock
     _require_regular_files(output_dir.folder)
     for path in (
@@ -135,6 +149,8 @@ def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> Source
         output_dir.zero,
         output_dir.stream,
         output_dir.task_accuracies,
+        output_dir.rounds,
+        output_dir.client_accuracies,
     ):
         _require_small(path)
     spans = _read_streams([output_dir.spans(rank) for rank in source.ranks], SPAN_ROW)
@@ -148,6 +164,7 @@ def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> Source
     for rows in (spans, steps, links):
         _require_times(rows)
     evaluations = _EVALUATIONS.validate_python(read_lines(output_dir.evaluations))
+    evaluated = [each.step for each in evaluations]
     decisions = _DECISIONS.validate_python(read_lines(output_dir.decisions))
     return SourceRows(
         source,
@@ -157,7 +174,9 @@ def _load_source(source: Source, hosts: int, processes: Sequence[int]) -> Source
         read_zero_ns(output_dir),
         evaluations,
         tuple(_correct_decision(each, clock) for each in decisions),
-        read_tasks(output_dir, [each.step for each in evaluations]),
+        read_tasks(output_dir, evaluated),
+        tuple(_correct_round(each, clock) for each in read_rounds(output_dir, world_size)),
+        read_client_accuracies(output_dir, evaluated, world_size),
         _read_device_classes(source),
         read_traffic(output_dir, processes),
     )
@@ -210,8 +229,15 @@ def _correct_times(rows: Rows, clock: ClockFit, names: Sequence[str]) -> Rows:
 
 
 def _correct_decision(line: DecisionLine, clock: ClockFit) -> DecisionLine:
-    time_ns = clock.to_reference(np.array([line.time_ns], dtype=np.int64))
-    return line.model_copy(update={"time_ns": int(time_ns[0])})
+    return line.model_copy(update={"time_ns": _correct_time(line.time_ns, clock)})
+
+
+def _correct_round(timed: TimedRound, clock: ClockFit) -> TimedRound:
+    return replace(timed, time_ns=_correct_time(timed.time_ns, clock))
+
+
+def _correct_time(time_ns: int, clock: ClockFit) -> int:
+    return int(clock.to_reference(np.array([time_ns], dtype=np.int64))[0])
 
 
 def _read_streams(streams: Sequence[Path], row: np.dtype[np.void]) -> Rows:

@@ -28,10 +28,10 @@ from laggard.analysis.replay.asynchronous.step_savings import (
     apply_savings,
     plan_removals,
 )
-from laggard.analysis.replay.shapley import compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.rank_timeline import RankTimeline, build_rank_timelines
+from laggard.core.contribution.shapley import compute_shapley
 from laggard.core.rules.wait_rule import get_wait_rule
 from laggard.core.run_schema import StrategyRecord
 
@@ -93,7 +93,16 @@ class AsyncAnalysis:
 
 def explain_no_replay(run: RunData) -> str:
     """Return the reason why an asynchronous run cannot be replayed, as a sentence, or ""."""
-    record, steps, others = run.record, len(run.steps), run.world_size - 1
+    if run.federated is not None:
+        return (
+            "A federated training is not replayed, since whom a round asks depends on the rounds"
+            " before it; the table of clients has what the last answers of rounds cost."
+        )
+    return _explain_unknown_waits(run) or _explain_size(run)
+
+
+def _explain_unknown_waits(run: RunData) -> str:
+    record = run.record
     if record is None:
         return (
             "The run has no run.json that names its strategy, so the waits between its workers are"
@@ -106,6 +115,12 @@ def explain_no_replay(run: RunData) -> str:
         )
     if record.lost_ranks or record.churn or len(np.unique(run.steps.rank)) < run.world_size:
         return "Some workers were not present throughout the run, so it is not replayed."
+    return ""
+
+
+def _explain_size(run: RunData) -> str:
+    record, steps, others = run.record, len(run.steps), run.world_size - 1
+    assert record is not None
     if steps > MAX_REPLAYED_STEPS:
         return (
             f"The workers took {steps} steps in total, and at most {MAX_REPLAYED_STEPS} can be"

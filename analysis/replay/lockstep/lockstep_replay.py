@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.analysis.replay.lockstep.cause_removal import LinkRemoval, RemovalPlan
-from laggard.analysis.replay.shapley import MAX_EXACT_PLAYERS, compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.core.contribution.shapley import MAX_EXACT_PLAYERS, compute_shapley
 from laggard.core.simulation.maxplus import (
     Blocks,
     Schedule,

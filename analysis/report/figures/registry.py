@@ -7,10 +7,12 @@ from laggard.analysis.report.figures import (
     gantt,
     heatmap,
     progress,
+    rounds,
     step_ecdf,
     task_accuracy,
     time_split,
     timeline,
+    tokens,
 )
 from laggard.analysis.report.figures.figure_kind import FigureKind
 from laggard.analysis.tables.load_run import RunData
@@ -23,6 +25,8 @@ FIGURE_KINDS: tuple[FigureKind, ...] = (
     step_ecdf.FIGURE,
     progress.FIGURE,
     task_accuracy.FIGURE,
+    rounds.FIGURE,
+    tokens.FIGURE,
 )
 
 

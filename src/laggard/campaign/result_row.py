@@ -9,6 +9,7 @@ from pathlib import Path
 from laggard.campaign.campaign_state import Scalar
 from laggard.core.campaign_columns import (
     ANALYSIS_COLUMNS,
+    FEDERATED_COLUMNS,
     OUTCOME_COLUMNS,
     RUN_COLUMNS,
     TASK_COLUMNS,
@@ -74,6 +75,9 @@ def _summarize_analysis(document: Mapping[str, object]) -> dict[str, Scalar]:
     stream = document.get("stream")
     if isinstance(stream, dict):
         row["forgetting"] = _scalar(stream.get("forgetting"))
+    federated = document.get("federated")
+    if isinstance(federated, dict):
+        row |= {name: _scalar(federated.get(name)) for name in FEDERATED_COLUMNS}
     ranks = document.get("ranks")
     if isinstance(ranks, list) and ranks:
         for column, parts in _SPLIT.items():

@@ -19,7 +19,7 @@ from laggard.cli.options import (
     report_option,
     runs_option,
 )
-from laggard.cli.testbed_options import TargetTestbed, testbed_options
+from laggard.cli.testbed_options import TargetTestbed, training_options
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @json_option
 @keep_own_status
 @handle_errors
-@testbed_options
+@training_options
 def start_campaign(
     file: Path,
     name: str | None,

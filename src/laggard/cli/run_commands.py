@@ -21,7 +21,7 @@ from laggard.cli.options import (
     scenario_and_plays,
 )
 from laggard.cli.result_output import get_exit_status, print_result
-from laggard.cli.testbed_options import TargetTestbed, testbed_options
+from laggard.cli.testbed_options import TargetTestbed, training_options
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
 
@@ -55,7 +55,7 @@ def _end_with_campaign(
 @click.option("--cell", hidden=True, expose_value=False, callback=_end_with_campaign)
 @keep_own_status
 @handle_errors
-@testbed_options
+@training_options
 def run_scenario(
     scenario: Path,
     plays: PlayInputs,
@@ -74,16 +74,24 @@ def run_scenario(
     Without a workload.yaml nothing is trained: the plays of workflow.yaml are the experiment. With
     --for TIME, it goes on for this time between launch and finalize.
     """
+    from laggard.layers_services import model, validate
     from laggard.scenario.load import load_scenario
 
-    loaded = load_scenario(scenario, overrides, plays=plays)
+    most_hosts = model.MAX_HOSTS if target.is_virtual else validate.MAX_HOSTS
+    loaded = load_scenario(scenario, overrides, plays=plays, most_hosts=most_hosts)
     for_s = parse_duration(duration)
     if loaded.trains and for_s is not None:
         raise InputError(
             f"--for {duration}: workload.yaml says when training stops — omit --for, or set"
             f" workload.stop.time={duration}"
         )
-    if target.remote is None:
+    if target.is_virtual:
+        from laggard.virtual.run_virtual import VirtualOptions, run_virtual
+
+        _require_no_emulation(links, dilation)
+        virtual = VirtualOptions(runs, quiet=as_json, command=tuple(sys.argv), report=report)
+        record, folder = run_virtual(loaded, virtual)
+    elif target.remote is None:
         from laggard.run.runner import RunOptions, run_local
 
         options = RunOptions(
@@ -118,6 +126,13 @@ def run_scenario(
         record, folder = run_remote(loaded, remote_options)
     print_result(record, folder, as_json=as_json)
     return get_exit_status(record)
+
+
+def _require_no_emulation(links: Requested, dilation: float | None) -> None:
+    given = [] if links == "auto" else [f"--links {links}"]
+    given += [] if dilation is None else [f"--dilation {dilation:g}"]
+    if given:
+        raise InputError(f"{', '.join(given)}: nothing is emulated in virtual time — omit it")
 
 
 def _require_remote_options(links: Requested, dilation: float | None) -> None:

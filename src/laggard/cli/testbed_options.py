@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
-LOCAL = "local"
+LOCAL, VIRTUAL = "local", "virtual"
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,34 @@ class TargetTestbed:
     Attributes:
         remote: remote testbed with its options; None for this machine
         arguments: the options as a command line, for another command with the same target
+        is_virtual: whether this machine computes how long everything takes
     """
 
     remote: RemoteTestbed | None
     arguments: tuple[str, ...] = ()
+    is_virtual: bool = False
 
 
 def testbed_options(command: Command) -> Command:
     """Add the options of all testbeds to a command, which receives them as `target`."""
-    return _add_options(command, LOCAL, "Testbed to run on.")
+    return _add_options(command, (LOCAL,), LOCAL, "Testbed to run on.")
+
+
+def training_options(command: Command) -> Command:
+    """Add these options to a command that can also train in virtual time."""
+    purpose = "Testbed to run on; `virtual` trains for real and computes how long it takes."
+    return _add_options(command, (LOCAL, VIRTUAL), LOCAL, purpose)
 
 
 def optional_testbed_options(command: Command) -> Command:
     """Add these options to a command whose `target` is None if it is called without `--on`."""
-    return _add_options(command, None, "Also run on this testbed; by default nothing is run.")
+    purpose = "Also run on this testbed; by default nothing is run."
+    return _add_options(command, (LOCAL,), None, purpose)
 
 
-def _add_options(command: Command, default: str | None, purpose: str) -> Command:
+def _add_options(
+    command: Command, here: tuple[str, ...], default: str | None, purpose: str
+) -> Command:
     @click.pass_context
     def collect_options(context: click.Context, /, **values: object) -> object:
         given_name = values.pop("on")
@@ -62,7 +73,8 @@ def _add_options(command: Command, default: str | None, purpose: str) -> Command
         # click has checked the types.
         target = TargetTestbed(
             None if remote is None else remote.from_options(given),  # type: ignore[arg-type]
-            () if remote is None else (f"--on={selected}", *_list_arguments(remote, given)),
+            () if selected == LOCAL else (f"--on={selected}", *_list_arguments(remote, given)),
+            selected == VIRTUAL,
         )
         return context.invoke(command, target=target, **values)
 
@@ -81,7 +93,7 @@ def _add_options(command: Command, default: str | None, purpose: str) -> Command
     )(wrapped)
     return click.option(  # type: ignore[return-value]  # the same command with more options
         "--on",
-        type=click.Choice([LOCAL, *REMOTE_TESTBEDS]),
+        type=click.Choice([*here, *REMOTE_TESTBEDS]),
         default=default,
         show_default=default is not None,
         help=purpose,
@@ -93,8 +105,10 @@ def _list_options() -> Iterator[tuple[str, CommandOption]]:
         yield from ((name, option) for option in testbed.options)
 
 
-def _list_arguments(testbed: type[RemoteTestbed], given: Mapping[str, object]) -> Iterator[str]:
-    for option in testbed.options:
+def _list_arguments(
+    testbed: type[RemoteTestbed] | None, given: Mapping[str, object]
+) -> Iterator[str]:
+    for option in () if testbed is None else testbed.options:
         value = given.get(option.name)
         if isinstance(value, list | tuple):
             yield from (f"{option.flag}={each}" for each in value)

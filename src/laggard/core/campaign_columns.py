@@ -51,5 +51,8 @@ TASK_COLUMNS = (
 )
 """Columns that only cells without a continuum have."""
 
-OPTIONAL_COLUMNS = (*TASK_COLUMNS, "forgetting", "bytes_across_tiers")
+FEDERATED_COLUMNS = ("jain_index", "worst_accuracy")
+"""Columns that only federated trainings have."""
+
+OPTIONAL_COLUMNS = (*TASK_COLUMNS, "forgetting", *FEDERATED_COLUMNS, "bytes_across_tiers")
 """Columns that stand between the fixed and the varied if a cell has them."""

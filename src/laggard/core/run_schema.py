@@ -1,8 +1,8 @@
 """The JSON documents of a run folder, as immutable values.
 
 `run.json` is a `RunRecord`, `fidelity.json` is a list of `FidelityCheck`, `stragglers.json` is a
-list of `Finding`, `stream.json` is a list of `StreamTask`, and `alarms.jsonl` has one `Alarm` per
-line.
+list of `Finding`, `stream.json` is a list of `StreamTask`, `federated.json` is a
+`FederatedTraining`, and `alarms.jsonl` has one `Alarm` per line.
 """
 
 from __future__ import annotations
@@ -100,6 +100,9 @@ class StrategyRecord(Record):
     parameters: dict[str, JsonValue] = {}
     server_tier: str | None = None
 
+
+VIRTUAL_TESTBED = "virtual"
+"""Testbed of a run that nothing emulated: its times were computed."""
 
 NO_TRAINING = StrategyRecord(name="none", sync_mode="lockstep", description="no training")
 """Strategy of a run that trains nothing."""
@@ -333,6 +336,81 @@ class StreamTask(Record):
     steps: tuple[int, ...]
     accuracies: tuple[Annotated[float, Field(ge=0, le=1)], ...]
     tiers: dict[str, tuple[Annotated[float, Field(ge=0, le=1)], ...]] = {}
+
+
+FEDERATED_FILE = "federated.json"
+"""File of a run folder with the rounds of a federated training, if it was one."""
+
+AnswerOutcome = Literal["accepted", "failed", "unanswered"]
+"""What became of a client by the end of a round: its answer is part of the model, it was lost or
+answered with what cannot be used, or it had not answered."""
+
+
+class RoundAnswer(Record):
+    """Client that a round of a federated training asked, and what became of it.
+
+    Attributes:
+        rank: rank of the client.
+        reason: why it was chosen.
+        outcome: what became of its answer by the end of the round.
+        took_s: seconds from the departure of the model to the arrival of an accepted answer; None
+            for the others.
+    """
+
+    rank: int = Field(ge=0)
+    reason: str
+    outcome: AnswerOutcome
+    took_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+class RoundResult(Record):
+    """Result of a round of a federated training.
+
+    Attributes:
+        round: number of the round, from 0; one without a usable answer is repeated, perhaps with
+            other clients.
+        answers: the clients that were asked, in the order in which they were chosen.
+        ended_s: seconds from the first step to its end; 0 until a run folder has it.
+    """
+
+    round: int = Field(ge=0)
+    answers: tuple[RoundAnswer, ...]
+    ended_s: float = Field(default=0.0, allow_inf_nan=False)
+
+    def list_clients(self, outcome: AnswerOutcome) -> tuple[int, ...]:
+        """Return the clients with an outcome, in the order in which they were chosen."""
+        return tuple(each.rank for each in self.answers if each.outcome == outcome)
+
+
+class ClientAccuracies(Record):
+    """Accuracy for the clients of a federated training in one evaluation.
+
+    A client's accuracy is that on test samples with the labels of its own training samples: the
+    accuracy on each class, weighted by the part of its samples that are of that class.
+
+    Attributes:
+        step: step of the evaluation.
+        mean: mean over the clients that have samples.
+        worst: accuracy of the client for which it is lowest.
+        worst_rank: that client.
+    """
+
+    step: int
+    mean: float = Field(ge=0, le=1)
+    worst: float = Field(ge=0, le=1)
+    worst_rank: int = Field(ge=0)
+
+
+class FederatedTraining(Record):
+    """Rounds and evaluations of a federated training.
+
+    Attributes:
+        rounds: results of its rounds.
+        evaluations: accuracies for its clients; empty if the labels of their samples are unknown.
+    """
+
+    rounds: tuple[RoundResult, ...]
+    evaluations: tuple[ClientAccuracies, ...] = ()
 
 
 class Finding(Record):

@@ -87,12 +87,12 @@ class MachineSteps:
         step = self.speed.step(samples)
         return HostSteps(
             tuple(
-                step.scaled(1 / shares[rank.name], self._fetch_s(scenario, rank, samples))
+                step.scaled(1 / shares[rank.name], self.fetch_s(scenario, rank, samples))
                 for rank in scenario.ranks
             )
         )
 
-    def _fetch_s(self, scenario: Scenario, host: Host, samples: int) -> float:
+    def fetch_s(self, scenario: Scenario, host: Host, samples: int) -> float:
         """Return the seconds in which a host with a limited drive reads the samples of a step."""
         drive = scenario.drives.get(host.name)
         if drive is None or scenario.workload.samples in ("warm", "prepared"):

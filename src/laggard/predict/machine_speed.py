@@ -95,17 +95,14 @@ def measure_machine_speed(workload: Workload, samples: Sequence[int]) -> Machine
         raise InputError("no number of samples was given — give at least one")
     import torch
 
-    threads = torch.get_num_threads()
-    # A worker has at most one core.
-    torch.set_num_threads(1)
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="laggard-predict-") as folder,
-            torch.random.fork_rng(devices=[]),
-        ):
-            return _measure(workload, choose_sizes(samples), Path(folder))
-    finally:
-        torch.set_num_threads(threads)
+    from laggard.workloads.models.one_thread import compute_on_one_thread
+
+    with (
+        compute_on_one_thread(),
+        tempfile.TemporaryDirectory(prefix="laggard-predict-") as folder,
+        torch.random.fork_rng(devices=[]),
+    ):
+        return _measure(workload, choose_sizes(samples), Path(folder))
 
 
 def measure_handling(workload: Workload, model: nn.Module) -> MessageHandling:

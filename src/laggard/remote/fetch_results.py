@@ -166,7 +166,7 @@ def _load_node(name: str, folder: Path, scenario: Scenario, sampled: Sequence[st
     has_server = scenario.workload.strategy.uses_server and name == find_evaluator_host(scenario)
     processes = (*ranks, *((len(scenario.ranks),) if has_server else ()))
     source = Source(WorkerOutputDir(folder / "workers"), ranks, load_clock_fit(folder))
-    return load_source(source, len(sampled), processes)
+    return load_source(source, len(sampled), len(scenario.ranks), processes)
 
 
 def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -> None:
@@ -181,6 +181,7 @@ def _merge_evaluator_output(evaluated: WorkerOutputDir, head: WorkerOutputDir) -
         (evaluated.weights, head.weights),
         (evaluated.stream, head.stream),
         (evaluated.task_accuracies, head.task_accuracies),
+        (evaluated.client_accuracies, head.client_accuracies),
     ):
         if evaluator_path.exists():
             shutil.copy(evaluator_path, head_path)

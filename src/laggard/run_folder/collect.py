@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,7 +157,6 @@ def _compute_outcome(scenario: Scenario, run: RunData, done: TrainingEnd) -> Run
     """Compute the outcome from the first rank's statement and the tables."""
     from laggard.analysis.tables.timelines.time_split import sum_compute_s
 
-    makespan_s = done.makespan_s
     ranks = range(run.world_size)
     samples, discarded = (
         [int(sample_counts[run.steps.rank == rank].sum()) for rank in ranks]
@@ -164,7 +164,22 @@ def _compute_outcome(scenario: Scenario, run: RunData, done: TrainingEnd) -> Run
     )
     computed = sum_compute_s(run)
     uses = [RankUsage(samples[rank], float(computed[rank]), discarded[rank]) for rank in ranks]
-    sent, bytes_across_tiers = _count_bytes_sent(scenario, run.folder)
+    return build_outcome(scenario, run.folder, uses, done)
+
+
+def build_outcome(
+    scenario: Scenario, folder: Path, uses: Sequence[RankUsage], done: TrainingEnd
+) -> RunOutcome:
+    """Build the outcome of a training.
+
+    Args:
+        scenario: scenario of the run.
+        folder: run folder with the counters of the links.
+        uses: work of each rank.
+        done: statement about the end of training.
+    """
+    makespan_s, samples = done.makespan_s, [each.samples for each in uses]
+    sent, bytes_across_tiers = _count_bytes_sent(scenario, folder)
     tiers = Counter(host.layer for host in scenario.hosts)
     return RunOutcome.model_validate(
         {

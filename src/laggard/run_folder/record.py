@@ -18,6 +18,7 @@ from laggard.core.provenance import fingerprint
 from laggard.core.provenance.git_repository import RepositoryState, read_repository
 from laggard.core.run_schema import (
     NO_TRAINING,
+    VIRTUAL_TESTBED,
     RepositoryRecord,
     RunRecord,
     RunSettings,
@@ -31,6 +32,7 @@ from laggard.scenario.load import Scenario
 from laggard.supervision.interrupts import describe_interrupt
 from laggard.workloads.plan import place_server
 from laggard.workloads.specification.callables import is_callable_name
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _log = logging.getLogger(__name__)
 def create_record(
     scenario: Scenario,
     testbed: str,
-    backend: BackendName,
+    backend: BackendName | None,
     command: Sequence[str],
     warnings: Sequence[str],
     settings: RunSettings | None = None,
@@ -48,7 +50,7 @@ def create_record(
     Args:
         scenario: loaded scenario, whose own warnings come first.
         testbed: name of the testbed, as on the command line.
-        backend: backend that shapes the links.
+        backend: backend that shapes the links; None if nothing does.
         command: command line.
         warnings: further warnings.
         settings: other options of the command; the artifacts and the set of variables of the plays
@@ -75,8 +77,18 @@ def create_record(
         testbed=testbed,
         backend=backend,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        warnings=(*scenario.warnings, *warnings),
+        warnings=(*scenario.warnings, *_find_unsettled_tokens(scenario, testbed), *warnings),
     )
+
+
+def _find_unsettled_tokens(scenario: Scenario, testbed: str) -> Sequence[str]:
+    """Return a warning if the tokens of a training are not settled."""
+    strategy = scenario.workload.strategy
+    if not isinstance(strategy, FederatedParameters) or strategy.tokens is None:
+        return ()
+    if not scenario.trains or testbed == VIRTUAL_TESTBED:
+        return ()
+    return ("strategy.tokens has no effect here: tokens are settled in runs --on virtual",)
 
 
 def _list_own_modules(scenario: Scenario) -> Sequence[str]:

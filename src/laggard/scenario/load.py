@@ -21,8 +21,8 @@ from laggard.layers_services.e2clab import workflow_env
 from laggard.layers_services.e2clab.play_inputs import PlayInputs, find_input_problems
 from laggard.layers_services.e2clab.services import own_classes
 from laggard.layers_services.model import LayersServices, Workflow
+from laggard.layers_services.validate import MAX_HOSTS, validate_workflow
 from laggard.layers_services.validate import check_hosts as validate_layers
-from laggard.layers_services.validate import validate_workflow
 from laggard.network_emulation.compute.plan_shares import plan_shares
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
@@ -210,6 +210,7 @@ def load_scenario(
     *,
     training: bool = True,
     plays: PlayInputs | None = None,
+    most_hosts: int = MAX_HOSTS,
 ) -> Scenario:
     """Read, check and plan a scenario; nothing is started.
 
@@ -219,6 +220,7 @@ def load_scenario(
         training: whether the workload is used. If not, no workers are placed.
         plays: what the command line gives the plays of `workflow.yaml`; the files that they read
             must then exist. None if no play will be run.
+        most_hosts: number of hosts that the testbed can have.
 
     Raises:
         ScenarioError: every problem of every file, in the order of files and lines.
@@ -241,7 +243,7 @@ def load_scenario(
     models = _validate_models(files, folder, problems)
     hosts = () if models.layers is None else compile_hosts(models.layers)
     # Every further check needs the hosts, so the collected problems are reported here.
-    if not hosts or problems.add(validate_layers(hosts, sources.layers_services)):
+    if not hosts or problems.add(validate_layers(hosts, sources.layers_services, most_hosts)):
         raise problems.to_error()
     if models.workflow is not None and models.layers is not None:
         own = own_classes(models.layers)

@@ -29,7 +29,7 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
     generate_run,
 )
 from laggard.analysis.findings.analysis_result import AnalysisResult, analyze_lockstep
-from laggard.analysis.report.figures import task_accuracy
+from laggard.analysis.report.figures import rounds, task_accuracy, tokens
 from laggard.analysis.report.figures.drawing import draw_figure, draw_svg, save_figures
 from laggard.analysis.report.figures.figure_kind import FigureKind
 from laggard.analysis.report.figures.gantt import (
@@ -54,8 +54,12 @@ from laggard.analysis.tables.load_run import RunData
 from laggard.analysis.tables.timelines.step_clock import get_step_clock
 from laggard.core.span_schema import NO_GROUP, Lane, Phase
 
-OF_ALL_RUNS = tuple(kind for kind in FIGURE_KINDS if kind is not task_accuracy.FIGURE)
-"""Figures that a run has without a stream."""
+OF_ALL_RUNS = tuple(
+    kind
+    for kind in FIGURE_KINDS
+    if kind not in (task_accuracy.FIGURE, rounds.FIGURE, tokens.FIGURE)
+)
+"""Figures that a run has without a stream and without rounds."""
 WIDTHS = (WIDE_IN, NARROW_IN)
 SMALLEST_POINTS = 8.0
 

@@ -18,7 +18,12 @@ from pydantic import BeforeValidator, Field
 
 from laggard.core.run_schema import SyncMode
 from laggard.workloads.specification.section import NameOrMapping, Section, named
-from laggard.workloads.specification.training import OPTIMIZER_NAMES, OptimizerSpec
+from laggard.workloads.specification.training import (
+    OPTIMIZER_NAMES,
+    HostPattern,
+    OptimizerSpec,
+    to_list,
+)
 from laggard.workloads.strategies.base.parameters import RankProblem
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from laggard.workloads.datasets.partition import Partition
     from laggard.workloads.strategies.base.strategy import TrainingContext
     from laggard.workloads.strategies.federated.client import FederatedClient
+    from laggard.workloads.strategies.federated.local_training import LocalTraining
 
 SELECTIONS = ("random", "fastest", "oort", "utility_aware")
 
@@ -70,6 +76,33 @@ class SelectionSpec(Section):
                 return UtilityAwareSelector(UtilityAwareParameters(self.patience))
 
 
+class TokensSpec(Section):
+    """Tokens that clients pay for the model and get for what they contribute to it."""
+
+    fee: int = Field(
+        default=10,
+        ge=1,
+        le=1_000_000,
+        description="tokens that a client pays in each of its rounds",
+    )
+    valuation: Literal["shapley", "leave_one_out"] = Field(
+        default="shapley",
+        description="contribution of a client: shapley (exact for up to eight), or leave_one_out",
+    )
+    orders: int = Field(
+        default=20,
+        ge=2,
+        le=10_000,
+        description="random orders, each with its reverse, if more than eight clients share a gain",
+    )
+    free_riders: Annotated[tuple[HostPattern, ...], BeforeValidator(to_list)] = Field(
+        default=(), description="clients that answer without having trained"
+    )
+    claims: dict[HostPattern, int] = Field(
+        default={}, description="tokens that clients claim in each round, by their pattern"
+    )
+
+
 class FederatedParameters(ServerParameters):
     """Parameters of `federated`: in each round, chosen clients train on their own samples."""
 
@@ -107,6 +140,9 @@ class FederatedParameters(ServerParameters):
     )
     selection: Annotated[SelectionSpec, BeforeValidator(named), NameOrMapping(*SELECTIONS)] = Field(
         default=SelectionSpec(), description="who takes part in a round; default: random"
+    )
+    tokens: TokensSpec | None = Field(
+        default=None, description="payments for contributions; default: none"
     )
     server: Annotated[OptimizerSpec, BeforeValidator(named), NameOrMapping(*OPTIMIZER_NAMES)] = (
         Field(
@@ -154,7 +190,12 @@ class FederatedParameters(ServerParameters):
 
     def create_worker(self, context: TrainingContext) -> FederatedClient:
         """Create one client's side (see `Parameters`)."""
-        from laggard.workloads.strategies.federated.client import FederatedClient, LocalTraining
+        from laggard.workloads.strategies.federated.client import FederatedClient
 
-        local = LocalTraining(self.local_epochs, self.local_batch, self.proximal)
-        return FederatedClient(self, context, local)
+        return FederatedClient(self, context, self.plan_local_training())
+
+    def plan_local_training(self) -> LocalTraining:
+        """Return the settings of a client's round."""
+        from laggard.workloads.strategies.federated.local_training import LocalTraining
+
+        return LocalTraining(self.local_epochs, self.local_batch, self.proximal)

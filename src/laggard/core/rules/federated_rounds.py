@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 from laggard.core.errors import InputError
 from laggard.core.rules.server_rule import Push, Reaction, ServerReply, Update
+from laggard.core.run_schema import AnswerOutcome, RoundAnswer, RoundResult
 from laggard.core.selection.selector import (
     ClientCandidate,
+    ClientChoice,
     ClientResult,
     ClientSelection,
     ClientSelector,
@@ -24,25 +26,6 @@ from laggard.core.span_schema import NOBODY
 
 MOST_EMPTY_ROUNDS = 10
 """Rounds in a row without a usable answer after which training cannot recover."""
-
-
-@dataclass(frozen=True)
-class FederatedRound:
-    """Result of a round.
-
-    Attributes:
-        round: number of the round, from 0.
-        selection: clients that were asked, and why.
-        accepted: clients whose answers became the update.
-        failed: clients that were lost, or whose answers could not be used.
-        seconds: longest time that an accepted answer took.
-    """
-
-    round: int
-    selection: ClientSelection
-    accepted: tuple[int, ...]
-    failed: tuple[int, ...]
-    seconds: float
 
 
 @dataclass
@@ -58,19 +41,17 @@ class FederatedRule:
         selector: selection of the clients of a round.
         clients: answers that make a round, at least 1.
         invited: clients that a round asks, at least `clients`.
-        finished: rounds that have ended.
     """
 
     samples: Sequence[int]
     selector: ClientSelector
     clients: int
     invited: int
-    finished: list[FederatedRound] = field(default_factory=list)
     _round: int = 0
     _expected: set[int] = field(init=False)
     _idle: set[int] = field(default_factory=set)
     _asked: set[int] = field(default_factory=set)
-    _failed: list[int] = field(default_factory=list)
+    _failed: set[int] = field(default_factory=set)
     _accepted: list[Push] = field(default_factory=list)
     _selection: ClientSelection | None = None
     _empty_rounds: int = 0
@@ -112,31 +93,21 @@ class FederatedRule:
         return self._continue(rank)
 
     def _fail(self, rank: int, took_s: float) -> None:
-        self._failed.append(rank)
+        self._failed.add(rank)
         self.selector.report(ClientResult(rank, "failed", took_s))
 
     def _continue(self, cause: int, dropped: tuple[Push, ...] = ()) -> Reaction:
         """End the round if enough have answered, and begin the next one if none is in progress."""
-        updates: tuple[Update, ...] = ()
-        if self._selection is not None:
-            if self._asked and len(self._accepted) < self.clients:
-                return Reaction(dropped=dropped)
-            updates = self._end_round(self._selection)
-        if self._expected:
-            return Reaction(updates, dropped=dropped)
-        return Reaction(updates, self._begin_round(cause), dropped)
+        if self._selection is None:
+            return Reaction(replies=self._begin_round(cause), dropped=dropped)
+        if self._asked and len(self._accepted) < self.clients:
+            return Reaction(dropped=dropped)
+        ended, updates = self._end_round(self._selection)
+        return Reaction(updates, self._begin_round(cause), dropped, ended)
 
-    def _end_round(self, selection: ClientSelection) -> tuple[Update, ...]:
+    def _end_round(self, selection: ClientSelection) -> tuple[RoundResult, tuple[Update, ...]]:
         accepted = sorted(self._accepted, key=lambda push: push.rank)
-        self.finished.append(
-            FederatedRound(
-                self._round,
-                selection,
-                tuple(push.rank for push in accepted),
-                tuple(self._failed),
-                max((push.took_s for push in accepted), default=0.0),
-            )
-        )
+        ended = self._describe_round(selection)
         # Those that were asked and have not answered are late from now on.
         self._asked.clear()
         self._failed.clear()
@@ -150,11 +121,27 @@ class FederatedRule:
                 " optimizer.lr or strategy.server.lr"
             )
         if not accepted:
-            return ()
+            return ended, ()
         self._round += 1
-        return (Update(tuple(accepted), 1.0),)
+        return ended, (Update(tuple(accepted), 1.0),)
+
+    def _describe_round(self, selection: ClientSelection) -> RoundResult:
+        took_s = {push.rank: push.took_s for push in self._accepted}
+
+        def describe(choice: ClientChoice) -> RoundAnswer:
+            rank, reason = choice.client, choice.reason
+            if rank in took_s:
+                return RoundAnswer(
+                    rank=rank, reason=reason, outcome="accepted", took_s=took_s[rank]
+                )
+            outcome: AnswerOutcome = "failed" if rank in self._failed else "unanswered"
+            return RoundAnswer(rank=rank, reason=reason, outcome=outcome)
+
+        return RoundResult(round=self._round, answers=tuple(map(describe, selection.choices)))
 
     def _begin_round(self, cause: int) -> tuple[ServerReply, ...]:
+        if self._expected:
+            return ()
         # Nobody's speed is known before its first answer; it may be that of the others.
         known = [*self._took_s.values()]
         guess_s = sum(known) / len(known) if known else 1.0

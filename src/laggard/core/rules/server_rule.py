@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from laggard.core.run_schema import RoundResult
 from laggard.core.span_schema import NOBODY
 
 
@@ -86,12 +87,17 @@ class ServerReply:
 class Reaction:
     """Reaction to one push: updates in this order, then answers.
 
-    `dropped` are gradients that become part of no update, of workers that are not answered now.
+    Attributes:
+        updates: updates of the model.
+        replies: answers to workers.
+        dropped: gradients that become part of no update, of workers that are not answered now.
+        ended: round of a federated training that ended; None if none did.
     """
 
     updates: tuple[Update, ...] = ()
     replies: tuple[ServerReply, ...] = ()
     dropped: tuple[Push, ...] = ()
+    ended: RoundResult | None = None
 
 
 class ServerUpdateRule(Protocol):

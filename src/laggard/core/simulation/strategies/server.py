@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from laggard.core.rules.server_rule import Push, ServerUpdateRule
+from laggard.core.rules.server_rule import Push, Reaction, ServerReply, ServerUpdateRule
 from laggard.core.simulation.event_loop import Action
 from laggard.core.simulation.event_training import EventTraining
 from laggard.core.simulation.message_flows import MessageFlows
@@ -48,13 +48,38 @@ class ServerSimulation(EventTraining):
         """Begin the first step of a rank."""
         self._begin(rank, 0)
 
+    def compute_s(self, rank: int, step: int) -> float:
+        """Return the seconds of a rank's step that begins now, outside slow periods."""
+        work = self.sim_input.work
+        return work.ranks[rank].seconds(self.steps[rank], work.rank_samples(step))
+
+    def create_push(self, rank: int, step: int) -> Push:
+        """Return what a rank pushes after a step.
+
+        The samples that it carries do not matter here: all ranks have equal shares.
+        """
+        return Push(rank, step, samples=1, batch_size=self.sim_input.world)
+
+    def take_updates(self, reaction: Reaction, _cause: Push) -> bool:
+        """Count the samples of a reaction's updates, and return whether the training is over."""
+        clocks = [push.clock for update in reaction.updates for push in update.pushes]
+        return self.learn(sum(self.sim_input.work.rank_samples(clock) for clock in clocks))
+
     def _begin(self, rank: int, step: int) -> None:
-        work, packing_s = self.sim_input.work, self.sim_input.packing_s(rank)
-        seconds = work.ranks[rank].seconds(self.steps[rank], work.rank_samples(step))
+        seconds = self.compute_s(rank, step) + self.sim_input.packing_s(rank)
         self.steps[rank] += 1
-        self._processors[rank].submit(seconds + packing_s, partial(self._push, rank, step))
+        self._processors[rank].submit(seconds, partial(self._push, rank, step))
+
+    def on_computed(self, rank: int) -> None:
+        """Take note that a rank has computed its step and begins to send."""
+
+    def serve_queued(self) -> None:
+        """Let the server handle what is queued, if it does nothing now."""
+        if not self._is_serving:
+            self._serve_next()
 
     def _push(self, rank: int, step: int) -> None:
+        self.on_computed(rank)
         sim_input = self.sim_input
         come = partial(self._serve, sim_input.server_packing_s, partial(self._apply, rank, step))
         self._flows.send(sim_input.hosts[rank], sim_input.server, sim_input.message_bytes, come)
@@ -62,8 +87,7 @@ class ServerSimulation(EventTraining):
     def _serve(self, seconds: float, on_done: Action) -> None:
         """Queue a request, since the server handles one at a time."""
         self._to_serve.append((seconds, on_done))
-        if not self._is_serving:
-            self._serve_next()
+        self.serve_queued()
 
     def _serve_next(self) -> None:
         self._is_serving = bool(self._to_serve)
@@ -77,27 +101,30 @@ class ServerSimulation(EventTraining):
             self._serve_next()
 
     def _apply(self, rank: int, step: int) -> None:
-        # The samples that a push carries do not matter here: all ranks have equal shares.
-        reaction = self._rule.push(Push(rank, step, samples=1, batch_size=self.sim_input.world))
-        clocks = [push.clock for update in reaction.updates for push in update.pushes]
-        if self.learn(sum(self.sim_input.work.rank_samples(clock) for clock in clocks)):
-            return
+        push = self.create_push(rank, step)
+        reaction = self._rule.push(push)
+        if not self.take_updates(reaction, push):
+            self.answer(reaction)
+
+    def answer(self, reaction: Reaction) -> None:
+        """Send the answers of a reaction, after the time that its updates take."""
         applying_s = self.sim_input.applying_s * len(reaction.updates)
         answers = [
-            (self.sim_input.server_packing_s, partial(self._send_model, reply.rank, reply.clock))
+            (self.sim_input.server_packing_s, partial(self.send_model, reply))
             for reply in reaction.replies
         ]
         # The update and the answers go before the requests that already wait. `extendleft`
         # reverses its argument.
         self._to_serve.extendleft(reversed([(applying_s, _do_nothing), *answers]))
 
-    def _send_model(self, rank: int, step: int) -> None:
+    def send_model(self, reply: ServerReply) -> None:
+        """Send the model to a rank, which then begins its next step."""
         sim_input = self.sim_input
         self._flows.send(
             sim_input.server,
-            sim_input.hosts[rank],
+            sim_input.hosts[reply.rank],
             sim_input.message_bytes,
-            partial(self._on_model, rank, step),
+            partial(self._on_model, reply.rank, reply.clock),
         )
 
     def _on_model(self, rank: int, step: int) -> None:

@@ -20,12 +20,12 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
     generate_run,
 )
 from laggard.analysis.findings.analysis_result import analyze_lockstep
-from laggard.analysis.replay import shapley as module
 from laggard.analysis.replay.lockstep.lockstep_analysis import build_lockstep_analysis
 from laggard.analysis.replay.lockstep.lockstep_replay import LockstepReplay
-from laggard.analysis.replay.shapley import compute_shapley
 from laggard.analysis.tables.columns import BoolArray, FloatArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.core.contribution import shapley as module
+from laggard.core.contribution.shapley import compute_shapley
 from tests.analysis.traces import CONTINUUM
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray
+from laggard.core.cost_model.arrays import BoolArray, FloatArray, IntArray
 
 MAX_EXACT_PLAYERS = 10
 _TOTAL_ORDERS = 8192

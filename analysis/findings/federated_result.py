@@ -1,0 +1,247 @@
+"""Result of a federated training: who took part in its rounds, and how accurate it is for whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard.analysis.tables.load_run import RankHost, RunData
+from laggard.core.files.input_files import JsonDocument
+from laggard.core.rules.fairness import compute_jain_index
+from laggard.core.run_schema import ClientAccuracies, FederatedTraining, RoundResult
+from laggard.core.text.text_format import (
+    format_count,
+    format_list,
+    format_percent,
+    format_seconds,
+)
+
+_LEAST_SHARE = 0.01
+"""Part of the makespan from which a client's slow answers are told."""
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Part of a client in all rounds.
+
+    Attributes:
+        host: its host.
+        asked: rounds that asked it.
+        accepted: rounds in which its answer became part of the model.
+        unanswered: rounds that ended before its answer.
+        failed: rounds in which it was lost, or its answer could not be used.
+        last: rounds that its answer ended, because it was the last one that the round needed.
+        prolonged_s: seconds by which these rounds took longer than with the answer before it.
+        usual_s: median seconds of its accepted answers; None if there is none.
+    """
+
+    host: RankHost
+    asked: int
+    accepted: int
+    unanswered: int
+    failed: int
+    last: int
+    prolonged_s: float
+    usual_s: float | None
+
+
+@dataclass(frozen=True)
+class FederatedResult:
+    """Result of a federated training.
+
+    Attributes:
+        rounds: rounds that changed the model.
+        clients: part of each client, in rank order.
+        jain_index: Jain's index of how often the clients were asked.
+        makespan_s: end of the last round.
+        accuracies: accuracies for the clients in the last evaluation; None if they are unknown.
+    """
+
+    rounds: int
+    clients: tuple[Participation, ...]
+    jain_index: float
+    makespan_s: float
+    accuracies: ClientAccuracies | None
+
+    def average_by_tier(self) -> Mapping[str, float]:
+        """Return how often a client of each tier was asked on average."""
+        asked: dict[str, list[int]] = {}
+        for each in self.clients:
+            asked.setdefault(each.host.tier, []).append(each.asked)
+        return {tier: sum(own) / len(own) for tier, own in asked.items()}
+
+
+def find_federated_result(run: RunData) -> FederatedResult | None:
+    """Return the result of a federated training; None if it was another one, or had no round."""
+    return run.memoize(_find_federated_result)
+
+
+def _find_federated_result(run: RunData) -> FederatedResult | None:
+    if run.federated is None or not run.federated.rounds:
+        return None
+    return summarize_rounds(run.federated, run.hosts)
+
+
+def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> FederatedResult:
+    """Summarize the rounds of a federated training, of which there must be one at least.
+
+    Args:
+        training: rounds and evaluations.
+        hosts: host of each client, in rank order.
+    """
+    counts = Counter(
+        (answer.rank, answer.outcome) for each in training.rounds for answer in each.answers
+    )
+    lasts = Counter(find_last(each) for each in training.rounds)
+    prolonged_s = _sum_prolongations(training)
+    took_s = _list_durations(training)
+    clients = tuple(
+        Participation(
+            host,
+            sum(counts[host.rank, outcome] for outcome in ("accepted", "unanswered", "failed")),
+            counts[host.rank, "accepted"],
+            counts[host.rank, "unanswered"],
+            counts[host.rank, "failed"],
+            lasts[host.rank],
+            prolonged_s.get(host.rank, 0.0),
+            float(np.median(took_s[host.rank])) if host.rank in took_s else None,
+        )
+        for host in hosts
+    )
+    return FederatedResult(
+        sum(bool(each.list_clients("accepted")) for each in training.rounds),
+        clients,
+        compute_jain_index([each.asked for each in clients]),
+        training.rounds[-1].ended_s,
+        training.evaluations[-1] if training.evaluations else None,
+    )
+
+
+def find_last(result: RoundResult) -> int | None:
+    """Return the client whose accepted answer took longest; None if no answer was accepted."""
+    accepted = [each for each in result.answers if each.outcome == "accepted"]
+    return max(accepted, key=lambda each: each.took_s or 0.0).rank if accepted else None
+
+
+def _sum_prolongations(training: FederatedTraining) -> Mapping[int, float]:
+    """Return by how many seconds each client's last answers came after the ones before them."""
+    prolonged_s: dict[int, float] = {}
+    for each in training.rounds:
+        took_s = sorted(answer.took_s for answer in each.answers if answer.took_s is not None)
+        last = find_last(each)
+        if last is not None and len(took_s) > 1:
+            prolonged_s[last] = prolonged_s.get(last, 0.0) + took_s[-1] - took_s[-2]
+    return prolonged_s
+
+
+def _list_durations(training: FederatedTraining) -> Mapping[int, Sequence[float]]:
+    """Return the seconds of each client's accepted answers."""
+    took_s: dict[int, list[float]] = {}
+    for each in training.rounds:
+        for answer in each.answers:
+            if answer.took_s is not None:
+                took_s.setdefault(answer.rank, []).append(answer.took_s)
+    return took_s
+
+
+def build_federated_document(result: FederatedResult | None) -> JsonDocument:
+    """Return the result for programs; None if the training was not federated."""
+    if result is None:
+        return None
+    accuracies = result.accuracies
+    return {
+        "rounds": result.rounds,
+        "jain_index": result.jain_index,
+        "mean_accuracy": None if accuracies is None else accuracies.mean,
+        "worst_accuracy": None if accuracies is None else accuracies.worst,
+        "worst_rank": None if accuracies is None else accuracies.worst_rank,
+        "tiers": {**result.average_by_tier()},
+        "clients": [
+            {
+                "rank": each.host.rank,
+                "asked": each.asked,
+                "accepted": each.accepted,
+                "unanswered": each.unanswered,
+                "failed": each.failed,
+                "last": each.last,
+                "prolonged_s": each.prolonged_s,
+                "usual_s": each.usual_s,
+            }
+            for each in result.clients
+        ],
+    }
+
+
+def format_rounds(result: FederatedResult | None) -> tuple[str, ...]:
+    """Return sentences about the rounds; nothing if the training was not federated."""
+    if result is None:
+        return ()
+    return (
+        _format_participation(result),
+        *_format_slowest(result),
+        *_format_lost_answers(result),
+        *_format_accuracies(result),
+    )
+
+
+def _format_participation(result: FederatedResult) -> str:
+    asked = [each.asked for each in result.clients]
+    averages = result.average_by_tier()
+    least, most = min(asked), max(asked)
+    spread = f"between {least} and {most} times" if least < most else format_count(most, "time")
+    by_tier = (
+        f", on average {format_list([f'{mean:.3g} in {tier}' for tier, mean in averages.items()])}"
+        if len(averages) > 1
+        else ""
+    )
+    return (
+        f"In {format_count(result.rounds, 'round')}, each client was asked {spread}{by_tier}"
+        f" (Jain's index {result.jain_index:.2f}; 1 means all equally often)."
+    )
+
+
+def _format_slowest(result: FederatedResult) -> tuple[str, ...]:
+    """Return a sentence about the client whose answers prolonged rounds most, if that matters."""
+    most = max(result.clients, key=lambda each: each.prolonged_s)
+    share = most.prolonged_s / result.makespan_s if result.makespan_s > 0 else 0.0
+    if share < _LEAST_SHARE:
+        return ()
+    return (
+        (
+            f"{most.host.host} (rank {most.host.rank}) was the last to answer in"
+            f" {format_count(most.last, 'round')}, which took {format_seconds(most.prolonged_s)}"
+            f" longer for that ({format_percent(share)} of the makespan)."
+        ),
+    )
+
+
+def _format_lost_answers(result: FederatedResult) -> tuple[str, ...]:
+    asked = sum(each.asked for each in result.clients)
+    late = sum(each.unanswered for each in result.clients)
+    failed = sum(each.failed for each in result.clients)
+    parts = [
+        f"{number} of {asked} {what}"
+        for number, what in (
+            (late, "clients had not answered when their round ended"),
+            (failed, "were lost or answered with what cannot be used"),
+        )
+        if number
+    ]
+    return (f"{format_list(parts)}.",) if parts else ()
+
+
+def _format_accuracies(result: FederatedResult) -> tuple[str, ...]:
+    accuracies = result.accuracies
+    if accuracies is None:
+        return ()
+    worst = result.clients[accuracies.worst_rank].host
+    return (
+        (
+            f"At the end, the accuracy on each client's own classes was"
+            f" {format_percent(accuracies.mean)} on average, and lowest for {worst.host} (rank"
+            f" {worst.rank}): {format_percent(accuracies.worst)}."
+        ),
+    )

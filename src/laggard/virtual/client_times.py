@@ -1,0 +1,59 @@
+"""Seconds that each client of a federated training computes in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laggard.predict.host_steps import MachineSteps
+from laggard.predict.machine_speed import MachineSpeed, measure_machine_speed
+from laggard.predict.planned_training import divide_shares
+from laggard.scenario.load import Scenario
+from laggard.workloads.clients.client_partition import ClientPartition
+from laggard.workloads.clients.local_steps import list_local_steps
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
+
+
+@dataclass(frozen=True)
+class ClientTimes:
+    """Times of clients.
+
+    Attributes:
+        speed: speed of a whole core of this machine.
+        round_s: seconds that each client computes in a round, by rank.
+    """
+
+    speed: MachineSpeed
+    round_s: tuple[float, ...]
+
+
+def measure_client_times(
+    scenario: Scenario, strategy: FederatedParameters, partition: ClientPartition
+) -> ClientTimes:
+    """Measure steps on a whole core of this machine, and return the times of all clients.
+
+    Args:
+        scenario: scenario with the shares of its hosts.
+        strategy: its strategy.
+        partition: samples of the clients.
+
+    Raises:
+        InputError: the model or the data are invalid.
+    """
+    samples = [len(partition.list_samples(rank)) for rank in range(partition.world_size)]
+    sizes = {size for count in samples for size in list_local_steps(count, strategy.local_batch)}
+    speed = measure_machine_speed(scenario.workload, sorted(sizes) or [strategy.local_batch])
+    shares, steps = divide_shares(scenario), MachineSteps(speed)
+    return ClientTimes(
+        speed,
+        tuple(
+            compute_round_s(speed, count, strategy) / shares[host.name]
+            + steps.fetch_s(scenario, host, count)
+            for count, host in zip(samples, scenario.ranks, strict=True)
+        ),
+    )
+
+
+def compute_round_s(speed: MachineSpeed, samples: int, strategy: FederatedParameters) -> float:
+    """Return the seconds of all steps of a round on a whole core."""
+    steps = list_local_steps(samples, strategy.local_batch)
+    return strategy.local_epochs * sum(speed.step(size).usual_s for size in steps)

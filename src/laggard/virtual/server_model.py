@@ -1,0 +1,146 @@
+"""Model of a federated training in virtual time: trained, updated and evaluated in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from laggard.core.rules.server_rule import Push, Update
+from laggard.workloads.clients.client_partition import ClientPartition
+from laggard.workloads.clients.round_record import ClientJudge
+from laggard.workloads.datasets.dataset import Data, LabeledSplit
+from laggard.workloads.datasets.partition import Share
+from laggard.workloads.evaluator import count_correct, split_batches
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.models.model_state import save_weights
+from laggard.workloads.models.optimizers import build_optimizer
+from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.serving.model_keeper import ModelKeeper
+from laggard.workloads.strategies.federated.local_training import LocalTrainer, NoTracer
+from laggard.workloads.strategies.federated.message_utility import (
+    from_message_utility,
+    to_message_utility,
+)
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
+from laggard.workloads.tracing.batch_loader import fewest_samples, pad_indices
+from laggard.workloads.workload import Workload
+from laggard.workloads.workload_model import build_workload_model
+
+
+@dataclass(frozen=True)
+class ClientAnswer:
+    """What a client answers to a round.
+
+    Attributes:
+        push: its message to the rule of the server, without the time that it took.
+        vector: its tensor, shape [parameters + buffers].
+        loss: mean loss of its samples.
+    """
+
+    push: Push
+    vector: torch.Tensor
+    loss: float
+
+
+class ServerModel:
+    """Model of the server, and the training of any client from one of its versions.
+
+    Args:
+        workload: workload whose strategy is `federated`.
+        data: its opened dataset.
+        partition: samples of the clients.
+        output_dir: folder of the weights and of the accuracies for the clients.
+        free_riders: clients that answer without having trained.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        data: Data,
+        partition: ClientPartition,
+        output_dir: WorkerOutputDir,
+        free_riders: Container[int] = (),
+    ) -> None:
+        strategy = workload.strategy
+        assert isinstance(strategy, FederatedParameters)
+        self._data, self._partition, self._free_riders = data, partition, free_riders
+        kept, self._trained, self._judged = (build_workload_model(workload, data) for _ in range(3))
+        self.keeper = ModelKeeper(
+            kept, build_optimizer(strategy.server_optimizer, kept), partition.world_size
+        )
+        self._state = FlatState(self._trained)
+        self._output_dir, self._saves_weights = output_dir, workload.save_weights
+        self._trainer = LocalTrainer(
+            strategy.plan_local_training(),
+            self._trained,
+            build_optimizer(workload.optimizer, self._trained),
+            workload.seed,
+            NoTracer(),
+        )
+        self._clients = (
+            ClientJudge.create(output_dir, partition, data.train.labels, data.classes)
+            if isinstance(data.train, LabeledSplit)
+            else None
+        )
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of the model in a message."""
+        return self._state.bytes
+
+    def train(self, rank: int, step: int, model: torch.Tensor) -> ClientAnswer:
+        """Train a client in a round.
+
+        Args:
+            rank: number of the client.
+            step: number of the round.
+            model: state of the model that it was sent, shape [parameters + buffers].
+        """
+        share = self._partition.share(step, rank)
+        if rank in self._free_riders:
+            return self._answer_without_training(rank, step, model, share)
+        padded = pad_indices(share.indices, fewest_samples(self._trained))
+        batch = self._data.train.prepare(self._data.train.fetch(padded))
+        self._state.write(model)
+        self._trained.train()
+        answer = self._trainer.train(step, rank, batch, share)
+        # What a message would carry, since a choice may depend on the last digit.
+        utility = from_message_utility(to_message_utility(answer.utility))
+        if not bool(torch.isfinite(answer.vector).all()):
+            utility = float("nan")
+        push = Push(rank, step, len(share.indices), share.batch_size, utility=utility)
+        return ClientAnswer(push, answer.vector, answer.loss)
+
+    def _answer_without_training(
+        self, rank: int, step: int, model: torch.Tensor, share: Share
+    ) -> ClientAnswer:
+        """Return the answer of a free-rider: no change, as if that were a result of training."""
+        vector = model.clone()
+        vector[: self._state.parameters] = 0
+        push = Push(rank, step, len(share.indices), share.batch_size)
+        return ClientAnswer(push, vector, math.nan)
+
+    def compute_loss(self, pushes: Sequence[Push], update: Update) -> float:
+        """Return the mean loss on the test samples, of the model with these answers of a round."""
+        FlatState(self._judged).write(self.keeper.preview(pushes, update))
+        self._judged.eval()
+        with torch.no_grad():
+            losses = [
+                cross_entropy(self._judged(batch.inputs), batch.labels, reduction="sum").item()
+                for batch in split_batches(self._data.test)
+            ]
+        return sum(losses) / len(self._data.test)
+
+    def evaluate(self) -> float:
+        """Return the accuracy on the test samples, and record that for the clients."""
+        FlatState(self._judged).write(self.keeper.read())
+        if self._saves_weights:
+            save_weights(self._output_dir.weights, self._judged)
+        correct, number = count_correct(self._judged, self._data.test)
+        if self._clients is not None:
+            self._clients.write(correct, number)
+        return int(correct.sum()) / len(self._data.test)

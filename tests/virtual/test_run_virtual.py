@@ -1,0 +1,74 @@
+"""`laggard run --on virtual`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from laggard.analysis.tables.load_run import load_run
+from laggard.cli.main import main
+from tests.virtual.federated_scenario import SHARES, write_federated
+
+
+def test_a_run_has_a_folder_and_a_report_like_any_other(tmp_path: Path) -> None:
+    folder = write_federated(tmp_path / "clients")
+    found = CliRunner().invoke(
+        main, ["run", str(folder), "--on", "virtual", "--runs", str(tmp_path / "runs"), "--json"]
+    )
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    assert (document["status"], document["testbed"]) == ("done", "virtual")
+    assert document["outcome"]["steps"] == 4
+    assert document["federated"]["rounds"] == 4
+    run = load_run(Path(document["folder"]))
+    assert run.federated is not None
+    assert (run.folder / "report.html").exists()
+    assert not (run.folder / "workers").exists()
+    steps = pq.read_table(run.folder / "steps.parquet").to_pandas()
+    spans = pq.read_table(run.folder / "spans.parquet").to_pandas()
+    asked = {(each.round, a.rank) for each in run.federated.rounds for a in each.answers}
+    assert {*zip(steps.step, steps["rank"], strict=True)} == asked
+    # The trace of a client has no gaps.
+    for rank in range(len(SHARES)):
+        own = spans[spans["rank"] == rank].sort_values("start_ns")
+        ends = (own.start_ns + own.dur_ns).tolist()
+        assert own.start_ns.tolist()[:1] + ends[:-1] == own.start_ns.tolist()
+    sent = document["outcome"]["bytes_sent"]
+    assert sent == sum(
+        each["bytes"] for each in json.loads((run.folder / "counters.json").read_text())["links"]
+    )
+    assert sent >= 2 * 2 * 4 * 4 * 64 * 10, "two models to and from two clients in four rounds"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--set", "workload.strategy=allreduce", "--set", "workload.births=null"],
+            "only federated trainings run",
+        ),
+        (["--links", "userspace"], "--links userspace: nothing is emulated in virtual time"),
+        (["--dilation", "2"], "--dilation 2: nothing is emulated in virtual time"),
+        (["--hosts", "inventory.yaml"], "valid only with --on ssh"),
+    ],
+)
+def test_what_has_no_effect_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    folder = write_federated(tmp_path / "clients")
+    runs = tmp_path / "runs"
+    command = ["run", str(folder), "--on", "virtual", "--runs", str(runs), *words]
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code == 2, found.output
+    assert message in found.stderr
+    assert not runs.exists()
+
+
+def test_clients_without_samples_end_in_a_message(tmp_path: Path) -> None:
+    folder = write_federated(tmp_path / "clients", {"births": {"layers": {"cloud": [*range(10)]}}})
+    command = ["run", str(folder), "--on", "virtual", "--runs", str(tmp_path / "runs")]
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code != 0
+    assert "Traceback" not in found.output
