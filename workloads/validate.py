@@ -66,18 +66,22 @@ def validate_placement(
 
 
 def _check_requests(
-    workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: YamlSource
+    workload: Workload,
+    ranks: Sequence[Host],
+    hosts: Sequence[Host],
+    source: YamlSource,
+    most_workers: int,
 ) -> Iterator[Problem]:
     """Yield a problem for each request that these hosts, or the named folders, cannot satisfy."""
-    if len(ranks) > MAX_WORKERS:
-        rule = f"{len(ranks)} workers; one machine runs at most {MAX_WORKERS}"
+    if len(ranks) > most_workers:
+        rule = f"{len(ranks)} workers; one machine runs at most {most_workers}"
         yield source.locate_problem(
             ("placement",),
             rule,
             "narrow placement.workers or lower placement.per_host",
             "placement",
         )
-    if workload.batch_size < len(ranks):
+    if workload.local_batch is None and workload.batch_size < len(ranks):
         rule = f"each of the {len(ranks)} workers needs at least one sample per step"
         text = f"set it to {len(ranks)} or more"
         yield source.locate_problem(
@@ -417,7 +421,11 @@ def _list_placement_patterns(
 
 
 def validate(
-    workload: Workload, ranks: Sequence[Host], hosts: Sequence[Host], source: YamlSource
+    workload: Workload,
+    ranks: Sequence[Host],
+    hosts: Sequence[Host],
+    source: YamlSource,
+    most_workers: int = MAX_WORKERS,
 ) -> Iterator[Problem]:
     """Yield the problems of `workload.yaml` once its placement is valid.
 
@@ -426,8 +434,9 @@ def validate(
         ranks: the host of every worker, in rank order.
         hosts: every host.
         source: the parsed file.
+        most_workers: number of workers that the testbed can have.
     """
-    yield from _check_requests(workload, ranks, hosts, source)
+    yield from _check_requests(workload, ranks, hosts, source, most_workers)
     yield from _check_strategy(workload, ranks, source)
     yield from _check_clients(workload, ranks, source)
     yield from _check_resumption(workload, source)

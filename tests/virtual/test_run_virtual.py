@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from laggard.analysis.tables import arrow_columns
 from laggard.analysis.tables.load_run import load_run
 from laggard.cli.main import main
 from tests.virtual.federated_scenario import SHARES, write_federated
@@ -64,6 +65,38 @@ def test_what_has_no_effect_is_refused(tmp_path: Path, words: list[str], message
     assert found.exit_code == 2, found.output
     assert message in found.stderr
     assert not runs.exists()
+
+
+def test_more_clients_than_a_report_takes_have_their_rounds_and_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_federated(tmp_path / "clients")
+    command = ["run", str(folder), "--on", "virtual", "--runs", str(tmp_path / "runs"), "--json"]
+    small = json.loads(CliRunner().invoke(main, command).stdout)
+    monkeypatch.setattr(arrow_columns, "MAX_RANKS", len(SHARES) - 1)
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    assert document["report"] is None
+    assert document["warnings"] == ["4 clients are more than the 3 that a report can have"]
+    for key in ("rounds", "jain_index", "worst_rank"):
+        assert document["federated"][key] == small["federated"][key]
+    for key in ("steps", "accuracy", "bytes_sent", "stopped_by"):
+        assert document["outcome"][key] == small["outcome"][key]
+    assert document["outcome"]["fairness"] == pytest.approx(small["outcome"]["fairness"], rel=0.2)
+
+
+def test_more_hosts_than_machines_are_for_virtual_time_only(tmp_path: Path) -> None:
+    folder = write_federated(tmp_path / "clients")
+    many = "layers_services.layers.1.services.0.quantity=600"
+    found = CliRunner().invoke(main, ["check", str(folder), "--set", many])
+    assert found.exit_code == 2
+    assert "has 601 hosts and this testbed supports at most 500" in found.stderr
+    assert "--on virtual" in found.stderr
+    command = ["run", str(folder), "--on", "virtual", "--set", many, "--no-report", "--json"]
+    ran = CliRunner().invoke(main, [*command, "--runs", str(tmp_path / "runs")])
+    assert ran.exit_code == 0, ran.output
+    assert len(json.loads(ran.stdout)["ranks"]) == 600
 
 
 def test_clients_without_samples_end_in_a_message(tmp_path: Path) -> None:

@@ -46,7 +46,12 @@ def format_run_result(record: RunRecord, folder: Path) -> str:
         lines.append(f"  {record.error}")
     report = folder / "report.html"
     lines.append(f"report: {report}" if report.exists() else f"run folder: {folder}")
-    if record.settings is not None and not record.settings.report and not report.exists():
+    if (
+        record.settings is not None
+        and not record.settings.report
+        and not report.exists()
+        and (folder / "stragglers.json").exists()
+    ):
         lines.append(f"`laggard report {folder}` draws the report that --no-report left out")
     return "\n".join(lines)
 

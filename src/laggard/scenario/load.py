@@ -46,8 +46,8 @@ from laggard.scenario.files import (
 from laggard.scenario.overrides import parse_override
 from laggard.scenario.ring_topology import resolve_order
 from laggard.workloads.plan import place
+from laggard.workloads.validate import MAX_WORKERS, get_event_horizon_s, validate_placement
 from laggard.workloads.validate import find_warnings as find_workload_warnings
-from laggard.workloads.validate import get_event_horizon_s, validate_placement
 from laggard.workloads.validate import validate as validate_workload
 from laggard.workloads.workload import Workload
 
@@ -253,7 +253,7 @@ def load_scenario(
     traces, missing = read_csv_files(models.heterogeneity, models.workload, folder, sources)
     problems.add(missing)
     models = _resolve_churn(models, hosts, traces, sources, problems)
-    ranks = _place_ranks(models, hosts, sources, problems) if trains else ()
+    ranks = _place_ranks(models, hosts, sources, problems, most_hosts) if trains else ()
     network = _plan_network(models, hosts, sources, problems, traces)
     if network is not None and models.heterogeneity is not None:
         workers = [host.name for host in ranks]
@@ -330,12 +330,14 @@ def _place_ranks(
     hosts: tuple[Host, ...],
     sources: ScenarioSources,
     problems: _ProblemCollector,
+    most_hosts: int,
 ) -> tuple[Host, ...]:
     workload, source = models.workload, sources.workload
     if workload is None or problems.add(validate_placement(workload, hosts, source)):
         return ()
     ranks = place(workload.placement, hosts)
-    problems.add(validate_workload(workload, ranks, hosts, source))
+    most_workers = max(MAX_WORKERS, most_hosts)
+    problems.add(validate_workload(workload, ranks, hosts, source, most_workers))
     return ranks
 
 

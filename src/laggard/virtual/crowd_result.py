@@ -28,7 +28,11 @@ from laggard.workloads.output.training_end import TrainingEnd
 
 
 def write_crowd_result(
-    journal: Journal, scenario: Scenario, round_s: Sequence[float], done: TrainingEnd
+    journal: Journal,
+    scenario: Scenario,
+    round_s: Sequence[float],
+    done: TrainingEnd,
+    most: int,
 ) -> None:
     """Write the sentences and numbers about the rounds, and complete the record.
 
@@ -37,6 +41,7 @@ def write_crowd_result(
         scenario: scenario of the run.
         round_s: seconds that each client computes in a round, by rank.
         done: statement about the end of training.
+        most: number of ranks that a report can have.
     """
     import pyarrow.parquet as pq
 
@@ -59,4 +64,5 @@ def write_crowd_result(
         for each in range(len(hosts))
     ]
     outcome = build_outcome(scenario, folder, uses, done)
+    journal.warn((f"{len(hosts)} clients are more than the {most} that a report can have",))
     journal.update(status="done", outcome=outcome)

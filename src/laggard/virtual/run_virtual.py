@@ -146,5 +146,5 @@ def _analyze(journal: Journal, scenario: Scenario, round_s: Sequence[float]) -> 
 
         assert done is not None
         with journal.stage("analyze"):
-            write_crowd_result(journal, scenario, round_s, done)
+            write_crowd_result(journal, scenario, round_s, done, MAX_RANKS)
     remove_streams(folder)
