@@ -87,6 +87,8 @@ class FederatedSimulation(ServerSimulation):
             InputError: no client can take part, or no answer could be used for ten rounds.
         """
         write_whole(self._output_dir.zero, json.dumps({"zero_ns": 0}).encode())
+        if self._stop.time_s is not None:
+            self.loop.schedule(self._stop.time_s, self._end_by_time)
         with compute_on_one_thread():
             self.simulate()
         if self._stopped_by is None:
@@ -176,17 +178,15 @@ class FederatedSimulation(ServerSimulation):
         self._samples += update.new_samples
         self._clock = update.clock
         every = self._evaluate_every
-        self._stopped_by = self._find_stop_reason()
-        if self._samples // every > before // every and self._stopped_by is None:
+        if self._stop.steps is not None and self._clock >= self._stop.steps - 1:
+            self._stopped_by = "steps"
+        elif self._samples // every > before // every:
             self._evaluate(cause.rank, cause.clock)
             if accuracy_reached(self._accuracies, self._stop):
                 self._stopped_by = "accuracy"
 
-    def _find_stop_reason(self) -> StopReason | None:
-        if self._stop.steps is not None and self._clock >= self._stop.steps - 1:
-            return "steps"
-        is_late = self._stop.time_s is not None and self.loop.now_s >= self._stop.time_s
-        return "time" if is_late else None
+    def _end_by_time(self) -> None:
+        self._stopped_by, self.loop.is_stopped = "time", True
 
     def _evaluate(self, rank: int, step: int) -> None:
         self._accuracies.append(self._model.evaluate())
