@@ -33,6 +33,7 @@ class Participation:
         accepted: rounds in which its answer became part of the model.
         unanswered: rounds that ended before its answer.
         failed: rounds in which it was lost, or its answer could not be used.
+        clipped: rounds in which its answer was shortened.
         last: rounds that its answer ended, because it was the last one that the round needed.
         prolonged_s: seconds by which these rounds took longer than with the answer before it.
         usual_s: median seconds of its accepted answers; None if there is none.
@@ -43,6 +44,7 @@ class Participation:
     accepted: int
     unanswered: int
     failed: int
+    clipped: int
     last: int
     prolonged_s: float
     usual_s: float | None
@@ -95,6 +97,9 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
     counts = Counter(
         (answer.rank, answer.outcome) for each in training.rounds for answer in each.answers
     )
+    clipped = Counter(
+        answer.rank for each in training.rounds for answer in each.answers if answer.clipped
+    )
     lasts = Counter(find_last(each) for each in training.rounds)
     prolonged_s = _sum_prolongations(training)
     took_s = _list_durations(training)
@@ -105,6 +110,7 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
             counts[host.rank, "accepted"],
             counts[host.rank, "unanswered"],
             counts[host.rank, "failed"],
+            clipped[host.rank],
             lasts[host.rank],
             prolonged_s.get(host.rank, 0.0),
             float(np.median(took_s[host.rank])) if host.rank in took_s else None,
@@ -166,6 +172,7 @@ def build_federated_document(result: FederatedResult | None) -> JsonDocument:
                 "accepted": each.accepted,
                 "unanswered": each.unanswered,
                 "failed": each.failed,
+                "clipped": each.clipped,
                 "last": each.last,
                 "prolonged_s": each.prolonged_s,
                 "usual_s": each.usual_s,
@@ -230,7 +237,18 @@ def _format_lost_answers(result: FederatedResult) -> tuple[str, ...]:
         )
         if number
     ]
-    return (f"{format_list(parts)}.",) if parts else ()
+    told = (f"{format_list(parts)}.",) if parts else ()
+    most = max(result.clients, key=lambda each: each.clipped)
+    if not most.clipped:
+        return told
+    clipped = sum(each.clipped for each in result.clients)
+    return (
+        *told,
+        (
+            f"{clipped} of {asked} answers changed the model by more than allowed and were"
+            f" shortened, {most.clipped} of them by {most.host.host} (rank {most.host.rank})."
+        ),
+    )
 
 
 def _format_accuracies(result: FederatedResult) -> tuple[str, ...]:

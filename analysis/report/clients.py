@@ -40,6 +40,7 @@ def build_federated_tables(run: RunData) -> tuple[ReportTable, ...]:
                 "Accepted",
                 "Too late",
                 "Failed",
+                "Shortened",
                 "Last in the round",
                 "Prolonged rounds by",
                 "Usual time of an answer",
@@ -59,7 +60,14 @@ def _title(name: str, shown: int, all_rows: int) -> str:
 
 
 def _format_client(client: Participation) -> tuple[str, ...]:
-    counts = (client.asked, client.accepted, client.unanswered, client.failed, client.last)
+    counts = (
+        client.asked,
+        client.accepted,
+        client.unanswered,
+        client.failed,
+        client.clipped,
+        client.last,
+    )
     return (
         str(client.host.rank),
         client.host.host,

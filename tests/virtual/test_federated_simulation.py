@@ -18,11 +18,14 @@ from laggard.virtual.federated_simulation import FederatedSimulation
 from laggard.virtual.plan_simulation import plan_simulation
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.clients.round_record import read_rounds
+from laggard.workloads.datasets import open_data
+from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import load_state
 from laggard.workloads.models.one_thread import compute_on_one_thread
 from laggard.workloads.output.training_end import read_training_end
 from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines
 from laggard.workloads.strategies.federated.parameters import FederatedParameters
+from laggard.workloads.workload_model import build_workload_model
 from tests.virtual.federated_scenario import SHARES, write_federated
 from tests.workloads.test_federated import train_alone
 
@@ -155,6 +158,45 @@ def test_accuracy_and_time_end_a_training(tmp_path: Path) -> None:
     rounds = list_rounds(output_dir)
     assert len(rounds) > 1
     assert rounds[-1][1] < 20
+
+
+def test_a_round_ends_at_its_deadline(tmp_path: Path) -> None:
+    """The slowest client needs longer than a second, so that no round with it has its answer."""
+    strategy = {"name": "federated", "clients": 2, "deadline": "1s"}
+    output_dir, simulation = simulate(tmp_path, {"strategy": strategy, "stop": {"steps": 12}})
+    begun_s, late = 0.0, 0
+    for result, ended_s in list_rounds(output_dir):
+        took_s = {each.rank: each.took_s for each in result.answers}
+        if set(result.list_clients("accepted")) != set(took_s):
+            late += 1
+            assert ended_s - begun_s == pytest.approx(1)
+        else:
+            assert ended_s - begun_s < 1
+        begun_s = ended_s
+    assert late
+    assert max(simulation.round_s) > 1
+
+
+def test_too_long_changes_are_shortened_and_told(tmp_path: Path) -> None:
+    free = simulate(tmp_path / "free", {"stop": {"steps": 1}})[1]
+    strategy = {"name": "federated", "clients": 4, "clip": 0.05}
+    output_dir, simulation = simulate(
+        tmp_path / "clipped", {"strategy": strategy, "stop": {"steps": 3}}
+    )
+    for result, _ in list_rounds(output_dir):
+        assert {each.clipped for each in result.answers} == {True}
+    begun = read_first_model(tmp_path / "free")
+    # Three rounds of changes of at most 0.05 each, whose mean is no longer than they are.
+    moved = float(torch.linalg.vector_norm(simulation.model.keeper.read() - begun))
+    assert 0 < moved <= 3 * 0.05 * 1.001
+    assert float(torch.linalg.vector_norm(free.model.keeper.read() - begun)) > 0.05
+
+
+def read_first_model(folder: Path) -> torch.Tensor:
+    """The model before all rounds, shape [parameters]."""
+    workload = load_scenario(folder / "scenario").workload
+    data = open_data(workload, folder / "workers")
+    return FlatState(build_workload_model(workload, data)).read()
 
 
 def test_late_answers_are_dropped_and_traced(tmp_path: Path) -> None:

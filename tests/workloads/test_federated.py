@@ -160,15 +160,24 @@ def test_clients_have_all_samples_and_each_one_once() -> None:
     assert partition.ends_with_step
 
 
-def test_a_training_that_diverges_ends_with_a_message(train: Train) -> None:
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"model": "paced:no_number"}, "answered with numbers that are not finite"),
+        ({"strategy": {"name": "federated", "clients": 2, "deadline": "1ms"}}, "strategy.deadline"),
+    ],
+)
+def test_a_training_without_usable_answers_ends_with_a_message(
+    train: Train, more: dict[str, object], cause: str
+) -> None:
     strategy = {"name": "federated", "clients": 2}
-    workload = {**SMALL, "model": "paced:no_number", "strategy": strategy, "stop": {"steps": 1000}}
+    workload = {**SMALL, "strategy": strategy, "stop": {"steps": 1000}, **more}
     training = train(workload, 3, wait=False)
     training.begin()
     server = training.aside[-1]
     assert training.forkery.wait([server]) == [1]
     said = training.log("server").read_text()
-    assert "answered with numbers that are not finite" in said
+    assert cause in said
     assert "10 rounds in a row had no answer that could be used" in said
     for pid in (*training.pids, *training.aside[:-1]):
         os.kill(pid, signal.SIGKILL)

@@ -44,7 +44,7 @@ def write_node(folder: Path) -> WorkerOutputDir:
     output_dir.evaluations.write_text('{"number": 0, "step": 1, "accuracy": 0.5}\n')
     output_dir.decisions.write_text('{"step": 1, "time_ns": 7, "description": "x"}\n')
     output_dir.rounds.write_text(
-        '{"round": 0, "time_ns": 8, "rank": 2, "reason": "r", "outcome": "failed", "took_s": null}\n'
+        '{"round": 0, "time_ns": 8, "rank": 2, "reason": "r", "outcome": "failed", "took_s": null, "clipped": false}\n'
     )
     output_dir.client_accuracies.write_text('{"mean": 0.5, "worst": 0.25, "worst_rank": 1}\n')
     traffic = {"node": RANK, "payload_bytes": None, "acked_bytes": 3}

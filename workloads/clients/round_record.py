@@ -122,6 +122,7 @@ class _AnswerLine(NodeMessage):
     reason: ShortText
     outcome: AnswerOutcome
     took_s: Annotated[Real, Field(ge=0)] | None
+    clipped: bool
 
 
 class _ClientAccuracyLine(NodeMessage):
@@ -168,7 +169,13 @@ def read_rounds(output_dir: WorkerOutputDir, clients: int) -> tuple[TimedRound, 
 
 
 def _to_answer(line: _AnswerLine) -> RoundAnswer:
-    return RoundAnswer(rank=line.rank, reason=line.reason, outcome=line.outcome, took_s=line.took_s)
+    return RoundAnswer(
+        rank=line.rank,
+        reason=line.reason,
+        outcome=line.outcome,
+        took_s=line.took_s,
+        clipped=line.clipped,
+    )
 
 
 def read_client_accuracies(

@@ -45,6 +45,24 @@ class ModelKeeper:
         """Keep a worker's gradient, and its buffers, until it is applied."""
         self._pending_gradients[push.rank, push.clock] = tensor
 
+    def clip(self, push: Push, tensor: torch.Tensor, longest: float) -> bool:
+        """Shorten a change of the weights in place, if it is longer; return whether it was.
+
+        Args:
+            push: answer of a client, which scaled its change as gradients are.
+            tensor: the change and the buffers, shape [parameters + buffers].
+            longest: longest Euclidean norm of the change.
+        """
+        if not push.samples:
+            return False
+        change = tensor[: self._state.parameters]
+        scale = push.samples * self._world_size / push.batch_size
+        norm = float(torch.linalg.vector_norm(change)) / scale
+        if not norm > longest:
+            return False
+        change *= longest / norm
+        return True
+
     def forget(self, push: Push) -> None:
         """Drop a gradient that will not be applied."""
         self._pending_gradients.pop((push.rank, push.clock), None)

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 
 from laggard.core.errors import TransportError
+from laggard.core.rules.federated_rounds import FederatedRule
 from laggard.core.rules.server_rule import (
     Push,
     Reaction,
@@ -43,6 +44,7 @@ from laggard.workloads.plan import ServerPlan
 from laggard.workloads.serving.model_keeper import ModelKeeper
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.federated.message_utility import from_message_utility
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.strategies.server.push_pull import ServerMessageKind
 from laggard.workloads.strategies.server.server_parameters import ServerParameters
 from laggard.workloads.streams.plan_partition import plan_partition
@@ -57,6 +59,7 @@ LOGGER = logging.getLogger(__name__)
 POLL_S = 0.05
 PROGRESS_NS = 100_000_000
 DRAIN_S = 1.0
+_NEVER_NS = 1 << 62
 STAY_S = 5.0
 """Real seconds that the server waits, after the stop message, until the workers have recorded
 their traffic and closed their connections."""
@@ -144,6 +147,8 @@ class Server:
     _progress_ns: int = 0
     _zero_ns: int = 0
     _clock: int = UNKNOWN
+    _turn: int = 0
+    _deadline_ns: int = _NEVER_NS
 
     def __post_init__(self) -> None:
         self._output_dir = WorkerOutputDir(self.plan.output_path)
@@ -153,6 +158,8 @@ class Server:
         begins = self.plan.workload.strategy.begins_with_server
         self._not_begun = set(self._present_ranks) if begins else set[int]()
         self._blocked: set[int] = set()
+        strategy = self.plan.workload.strategy
+        self._clip = strategy.clip if isinstance(strategy, FederatedParameters) else None
         for rank in self.plan.absent:
             self.rule.remove_member(rank)
 
@@ -193,6 +200,8 @@ class Server:
             reason = self._remove_lost_worker(rank)
             if reason:
                 return reason
+        if time.monotonic_ns() >= self._deadline_ns and (reason := self._expire_round()):
+            return reason
         # A requested stop waits for the first samples: a training without any has no result.
         if self._start_barrier.is_stop_requested and self.samples:
             return self._start_barrier.is_stop_requested
@@ -217,7 +226,8 @@ class Server:
         if not bool(torch.isfinite(answer).all()):
             LOGGER.warning("rank %d answered with numbers that are not finite", push.rank)
             utility = math.nan
-        return replace(push, took_s=took_s, utility=utility)
+        clipped = self._clip is not None and self.keeper.clip(push, answer, self._clip)
+        return replace(push, took_s=took_s, utility=utility, clipped=clipped)
 
     def _remove_lost_worker(self, rank: int) -> Reason:
         """Continue without a worker that was lost."""
@@ -253,6 +263,7 @@ class Server:
 
     def _apply_reaction(self, reaction: Reaction, cause: Push) -> Reason:
         """Apply the rule's updates and send its replies; return the reason to end, if any."""
+        self._note_round()
         if reaction.ended is not None:
             write_round(self._output_dir, reaction.ended, time.monotonic_ns())
         for update in reaction.updates:
@@ -276,6 +287,21 @@ class Server:
         for answer in reaction.replies:
             self._answer(answer, cause)
         return Reason.NONE
+
+    def _expire_round(self) -> Reason:
+        """End a round whose deadline has come; return the reason to end training, if any."""
+        assert isinstance(self.rule, FederatedRule)
+        self._deadline_ns = _NEVER_NS
+        return self._apply_reaction(self.rule.expire(self._turn), Push(UNKNOWN, UNKNOWN, 0, 0))
+
+    def _note_round(self) -> None:
+        """Note when the round that has begun must end, if one has begun."""
+        rule = self.rule
+        if isinstance(rule, FederatedRule) and rule.turn != self._turn:
+            self._turn = rule.turn
+            if rule.deadline_s is not None:
+                duration_ns = round(rule.deadline_s * self.plan.dilation * 1e9)
+                self._deadline_ns = time.monotonic_ns() + duration_ns
 
     def _is_evaluation_due(self, update: Update, before: int) -> bool:
         """Return whether an update, before which there were so many samples, is evaluated."""

@@ -355,12 +355,14 @@ class RoundAnswer(Record):
         outcome: what became of its answer by the end of the round.
         took_s: seconds from the departure of the model to the arrival of an accepted answer; None
             for the others.
+        clipped: whether its change of the model was too long and was shortened.
     """
 
     rank: int = Field(ge=0)
     reason: str
     outcome: AnswerOutcome
     took_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    clipped: bool = False
 
 
 class RoundResult(Record):

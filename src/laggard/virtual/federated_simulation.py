@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -70,7 +71,7 @@ class FederatedSimulation(ServerSimulation):
         treasury: TokenTreasury | None = None,
     ) -> None:
         super().__init__(sim_input, rule)
-        self._federated, self._model, self._trace, self.round_s = rule, model, trace, round_s
+        self._federated, self.model, self._trace, self.round_s = rule, model, trace, round_s
         self._stop, self._evaluate_every, self._treasury = stop, evaluate_every, treasury
         self._output_dir = trace.output_dir
         self._sent: dict[int, Sent] = {}
@@ -129,10 +130,10 @@ class FederatedSimulation(ServerSimulation):
     def create_push(self, rank: int, step: int) -> Push:
         """Train a client for real, when its answer is handled."""
         sent, now_s, opened = self._sent.pop(rank), self.loop.now_s, self._open[rank]
-        answer = self._model.train(rank, step, sent.model)
+        answer = self.model.train(rank, step, sent.model)
         opened.handled_s, opened.loss = now_s, answer.loss
         push = replace(answer.push, took_s=now_s - sent.at_s)
-        self._model.keeper.hold(push, answer.vector)
+        self.model.keeper.hold(push, answer.vector)
         return push
 
     def take_updates(self, reaction: Reaction, cause: Push) -> bool:
@@ -142,13 +143,27 @@ class FederatedSimulation(ServerSimulation):
         for update in reaction.updates:
             self._apply_update(update, cause)
         for dropped in reaction.dropped:
-            self._model.keeper.forget(dropped)
+            self.model.keeper.forget(dropped)
         self.loop.is_stopped = self._stopped_by is not None
         return self.loop.is_stopped
 
+    def answer(self, reaction: Reaction) -> None:
+        """Ask the clients of a round that begins, and end it at its deadline."""
+        super().answer(reaction)
+        deadline_s = self._federated.deadline_s
+        if reaction.replies and deadline_s is not None:
+            expire = partial(self._expire, self._federated.turn)
+            self.loop.schedule(self.loop.now_s + deadline_s, expire)
+
+    def _expire(self, turn: int) -> None:
+        reaction = self._federated.expire(turn)
+        if not self.take_updates(reaction, Push(UNKNOWN, UNKNOWN, 0, 0)):
+            self.answer(reaction)
+            self.serve_queued()
+
     def send_model(self, reply: ServerReply) -> None:
         """Send the model to a client that a round asks."""
-        keeper = self._model.keeper
+        keeper = self.model.keeper
         at_s = self.loop.now_s - self.sim_input.server_packing_s
         self._sent[reply.rank] = Sent(reply, keeper.version, keeper.read(), at_s)
         self._carry(self.sim_input.server, self.sim_input.hosts[reply.rank])
@@ -168,10 +183,10 @@ class FederatedSimulation(ServerSimulation):
         write_round(self._output_dir, ended, round(self.loop.now_s * 1e9))
         if self._treasury is not None:
             update = updates[0] if updates else None
-            self._treasury.settle(ended, update, self._model.compute_loss)
+            self._treasury.settle(ended, update, self.model.compute_loss)
 
     def _apply_update(self, update: Update, cause: Push) -> None:
-        before, keeper = self._samples, self._model.keeper
+        before, keeper = self._samples, self.model.keeper
         keeper.apply(update)
         for push in update.pushes:
             self._open[push.rank].applied_version = keeper.version
@@ -189,7 +204,7 @@ class FederatedSimulation(ServerSimulation):
         self._stopped_by, self.loop.is_stopped = "time", True
 
     def _evaluate(self, rank: int, step: int) -> None:
-        self._accuracies.append(self._model.evaluate())
+        self._accuracies.append(self.model.evaluate())
         append_line(
             self._output_dir.evaluations,
             {"step": step, "rank": rank, "accuracy": self._accuracies[-1]},
@@ -210,6 +225,6 @@ class FederatedSimulation(ServerSimulation):
             "end_ns": round(self.loop.now_s * 1e9),
             "paused_ns": 0,
             "makespan_s": self.loop.now_s,
-            "versions": self._model.keeper.version,
+            "versions": self.model.keeper.version,
         }
         write_whole(self._output_dir.done, json.dumps(done).encode())

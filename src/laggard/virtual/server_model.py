@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -68,6 +68,7 @@ class ServerModel:
         strategy = workload.strategy
         assert isinstance(strategy, FederatedParameters)
         self._data, self._partition, self._free_riders = data, partition, free_riders
+        self._clip = strategy.clip
         kept, self._trained, self._judged = (build_workload_model(workload, data) for _ in range(3))
         self.keeper = ModelKeeper(
             kept, build_optimizer(strategy.server_optimizer, kept), partition.world_size
@@ -113,6 +114,8 @@ class ServerModel:
         if not bool(torch.isfinite(answer.vector).all()):
             utility = float("nan")
         push = Push(rank, step, len(share.indices), share.batch_size, utility=utility)
+        if self._clip is not None:
+            push = replace(push, clipped=self.keeper.clip(push, answer.vector, self._clip))
         return ClientAnswer(push, answer.vector, answer.loss)
 
     def _answer_without_training(

@@ -56,6 +56,31 @@ def test_the_first_answers_make_a_round_and_later_ones_are_dropped() -> None:
     assert {each.reason for each in told.answers} == {"drawn"}
 
 
+def test_a_round_ends_at_its_deadline_with_the_answers_that_it_has() -> None:
+    rule = make_rule(clients=3, invited=3)
+    first, second, third = (reply.rank for reply in begin(rule).replies)
+    turn = rule.turn
+    rule.push(answer(second, 0))
+    expired = rule.expire(turn)
+    (update,) = expired.updates
+    assert [push.rank for push in update.pushes] == [second]
+    assert expired.ended is not None
+    assert set(expired.ended.list_clients("unanswered")) == {first, third}
+    assert {reply.clock for reply in expired.replies} == {1}
+    assert rule.turn == turn + 1
+    # It has ended, so it cannot end again.
+    assert rule.expire(turn) == Reaction()
+    # What comes now is late, and its client can be asked again.
+    late = answer(first, 0)
+    assert rule.push(late).dropped == (late,)
+    # Nobody has answered: the round is repeated, without those who still train.
+    nobody = rule.expire(turn + 1)
+    assert nobody.updates == ()
+    assert nobody.ended is not None
+    assert nobody.ended.list_clients("accepted") == ()
+    assert {reply.clock for reply in nobody.replies} == {1}
+
+
 @pytest.mark.parametrize("utility", [math.nan, math.inf])
 def test_an_answer_that_is_no_number_is_no_part_of_the_model(utility: float) -> None:
     rule = make_rule(clients=2, invited=2)

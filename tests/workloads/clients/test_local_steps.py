@@ -50,8 +50,8 @@ def test_a_model_with_batch_norm_takes_any_number_of_samples(samples: int) -> No
     if samples:
         assert math.isfinite(answer.loss)
         assert answer.utility > 0
-        assert answer.vector[: -8].abs().sum() > 0
+        assert answer.vector[:-8].abs().sum() > 0
     else:
         assert math.isnan(answer.loss)
         assert answer.utility == 0
-        assert answer.vector[: -8].abs().sum() == 0
+        assert answer.vector[:-8].abs().sum() == 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from laggard.core.run_schema import SyncMode
+from laggard.core.units import DurationS
 from laggard.workloads.specification.section import NameOrMapping, Section, named
 from laggard.workloads.specification.training import (
     OPTIMIZER_NAMES,
@@ -126,6 +127,18 @@ class FederatedParameters(ServerParameters):
         le=100,
         description="clients that a round asks, relative to the answers that it needs",
     )
+    deadline_s: DurationS | None = Field(
+        default=None,
+        gt=0,
+        alias="deadline",
+        description="time after which a round ends with the answers that it has; default: none",
+    )
+    clip: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Euclidean norm to which longer changes of the model are shortened",
+    )
     local_epochs: int = Field(
         default=1, ge=1, le=1000, description="passes of a client over its samples in a round"
     )
@@ -186,7 +199,7 @@ class FederatedParameters(ServerParameters):
         answers = self.count_answers(partition.world_size)
         # Without the tolerance, 10 * 1.1 would ask twelve.
         asked = math.ceil(answers * self.over_commitment - 1e-9)
-        return FederatedRule(samples, selector, answers, asked)
+        return FederatedRule(samples, selector, answers, asked, self.deadline_s)
 
     def create_worker(self, context: TrainingContext) -> FederatedClient:
         """Create one client's side (see `Parameters`)."""

@@ -41,12 +41,17 @@ class FederatedRule:
         selector: selection of the clients of a round.
         clients: answers that make a round, at least 1.
         invited: clients that a round asks, at least `clients`.
+        deadline_s: seconds after which a round ends with the answers that it has; None for no
+            limit. The server calls `expire` then.
+        turn: number of rounds that have begun, repeated ones too.
     """
 
     samples: Sequence[int]
     selector: ClientSelector
     clients: int
     invited: int
+    deadline_s: float | None = None
+    turn: int = 0
     _round: int = 0
     _expected: set[int] = field(init=False)
     _idle: set[int] = field(default_factory=set)
@@ -92,6 +97,17 @@ class FederatedRule:
         self._idle.add(rank)
         return self._continue(rank)
 
+    def expire(self, turn: int) -> Reaction:
+        """End a round whose deadline has come, unless it has ended already.
+
+        Args:
+            turn: value of `turn` when it began.
+        """
+        if turn != self.turn or self._selection is None:
+            return Reaction()
+        ended, updates = self._end_round(self._selection)
+        return Reaction(updates, self._begin_round(NOBODY), ended=ended)
+
     def _fail(self, rank: int, took_s: float) -> None:
         self._failed.add(rank)
         self.selector.report(ClientResult(rank, "failed", took_s))
@@ -117,8 +133,9 @@ class FederatedRule:
         if self._empty_rounds == MOST_EMPTY_ROUNDS:
             raise InputError(
                 f"federated: {MOST_EMPTY_ROUNDS} rounds in a row had no answer that could be used;"
-                " clients were lost, or their losses or weights are not finite — lower"
-                " optimizer.lr or strategy.server.lr"
+                " clients were lost or took longer than the deadline, or their losses or weights"
+                " are not finite — lower optimizer.lr or strategy.server.lr, or give more time with"
+                " strategy.deadline"
             )
         if not accepted:
             return ended, ()
@@ -126,13 +143,14 @@ class FederatedRule:
         return ended, (Update(tuple(accepted), 1.0),)
 
     def _describe_round(self, selection: ClientSelection) -> RoundResult:
-        took_s = {push.rank: push.took_s for push in self._accepted}
+        accepted = {push.rank: push for push in self._accepted}
 
         def describe(choice: ClientChoice) -> RoundAnswer:
             rank, reason = choice.client, choice.reason
-            if rank in took_s:
+            if rank in accepted:
+                took_s, clipped = accepted[rank].took_s, accepted[rank].clipped
                 return RoundAnswer(
-                    rank=rank, reason=reason, outcome="accepted", took_s=took_s[rank]
+                    rank=rank, reason=reason, outcome="accepted", took_s=took_s, clipped=clipped
                 )
             outcome: AnswerOutcome = "failed" if rank in self._failed else "unanswered"
             return RoundAnswer(rank=rank, reason=reason, outcome=outcome)
@@ -153,6 +171,7 @@ class FederatedRule:
         if not selection.clients:
             return ()
         self._selection = selection
+        self.turn += 1
         self._asked = set(selection.clients)
         self._idle -= self._asked
         return tuple(

@@ -27,6 +27,7 @@ class Push:
         rehearsed: samples that are old ones of a stream.
         took_s: seconds since the worker was answered, if a client of a federated training pushes.
         utility: statistical utility of its samples, if such a client pushes.
+        clipped: whether its change of the model was too long and was shortened.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class Push:
     rehearsed: int = 0
     took_s: float = 0.0
     utility: float = 0.0
+    clipped: bool = False
 
 
 @dataclass(frozen=True)
