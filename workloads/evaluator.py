@@ -76,11 +76,13 @@ def main(argument: str) -> None:
         # Training continues during evaluations here and must have priority.
         os.nice(19)
     weights = WorkerOutputDir(plan.output_path).weights if workload.save_weights else None
-    judge = _Judge(model, data.test, weights)
+    judge = Judge(model, data.test, weights)
     if workload.stream is not None:
         judge = _follow_tasks(judge, plan, data)
     if workload.local_batch is not None:
-        judge = _follow_clients(judge, plan, data)
+        partition = plan_partition(workload, data, plan.world_size, plan.tiers)
+        assert isinstance(partition, ClientPartition)
+        judge = follow_clients(judge, partition, data, WorkerOutputDir(plan.output_path))
     if strategy.uses_server:
         _serve_parameter_server(plan, judge)
     elif strategy.sync_mode == "asynchronous":
@@ -90,7 +92,7 @@ def main(argument: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Judge:
+class Judge:
     """Evaluation of models on the test samples.
 
     Attributes:
@@ -136,7 +138,7 @@ class _Judge:
         return int(correct.sum()) / len(self.test)
 
 
-def _follow_tasks(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
+def _follow_tasks(judge: Judge, plan: EvaluatorPlan, data: Data) -> Judge:
     """Return a judge that also records the accuracies on the tasks, those at the start first."""
     partition = plan_partition(plan.workload, data, plan.world_size)
     assert isinstance(partition, StreamPartition)
@@ -146,24 +148,23 @@ def _follow_tasks(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
     return replace(judge, tasks=tasks)
 
 
-def _follow_clients(judge: _Judge, plan: EvaluatorPlan, data: Data) -> _Judge:
+def follow_clients(
+    judge: Judge, partition: ClientPartition, data: Data, output_dir: WorkerOutputDir
+) -> Judge:
     """Return a judge that also records the accuracies for clients, if their labels are known."""
     if not isinstance(data.train, LabeledSplit):
         return judge
-    partition = plan_partition(plan.workload, data, plan.world_size, plan.tiers)
-    assert isinstance(partition, ClientPartition)
-    output_dir = WorkerOutputDir(plan.output_path)
     clients = ClientJudge.create(output_dir, partition, data.train.labels, data.classes)
     return replace(judge, clients=clients)
 
 
-def _create_coordinator(plan: EvaluatorPlan, data: Data, judge: _Judge) -> TrainingCoordinator:
+def _create_coordinator(plan: EvaluatorPlan, data: Data, judge: Judge) -> TrainingCoordinator:
     partition = plan_partition(plan.workload, data, plan.world_size)
     dtype = next(judge.model.parameters()).dtype
     return TrainingCoordinator(plan, partition, judge.judge_vector, dtype)
 
 
-def _serve_evaluations(plan: EvaluatorPlan, judge: _Judge) -> None:
+def _serve_evaluations(plan: EvaluatorPlan, judge: Judge) -> None:
     """Evaluate at every evaluation barrier of ranks in lockstep, until training ends."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
@@ -202,7 +203,7 @@ def _serve_evaluations(plan: EvaluatorPlan, judge: _Judge) -> None:
         is_over = is_last or verdict is EvaluationVerdict.STOP
 
 
-def _serve_parameter_server(plan: EvaluatorPlan, judge: _Judge) -> None:
+def _serve_parameter_server(plan: EvaluatorPlan, judge: Judge) -> None:
     """Evaluate the server's snapshots in order; request a stop when the accuracy is reached."""
     output_dir = WorkerOutputDir(plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size)

@@ -29,7 +29,7 @@ class Participation:
 
     Attributes:
         host: its host.
-        asked: rounds that asked it.
+        selected: rounds that selected it.
         accepted: rounds in which its answer became part of the model.
         unanswered: rounds that ended before its answer.
         failed: rounds in which it was lost, or its answer could not be used.
@@ -40,7 +40,7 @@ class Participation:
     """
 
     host: RankHost
-    asked: int
+    selected: int
     accepted: int
     unanswered: int
     failed: int
@@ -57,7 +57,7 @@ class FederatedResult:
     Attributes:
         rounds: rounds that changed the model.
         clients: part of each client, in rank order.
-        jain_index: Jain's index of how often the clients were asked.
+        jain_index: Jain's index of how often the clients were selected.
         makespan_s: end of the last round.
         accuracies: accuracies for the clients in the last evaluation; None if they are unknown.
     """
@@ -69,11 +69,11 @@ class FederatedResult:
     accuracies: ClientAccuracies | None
 
     def average_by_tier(self) -> Mapping[str, float]:
-        """Return how often a client of each tier was asked on average."""
-        asked: dict[str, list[int]] = {}
+        """Return how often a client of each tier was selected on average."""
+        selected: dict[str, list[int]] = {}
         for each in self.clients:
-            asked.setdefault(each.host.tier, []).append(each.asked)
-        return {tier: sum(own) / len(own) for tier, own in asked.items()}
+            selected.setdefault(each.host.tier, []).append(each.selected)
+        return {tier: sum(own) / len(own) for tier, own in selected.items()}
 
 
 def find_federated_result(run: RunData) -> FederatedResult | None:
@@ -120,7 +120,7 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
     return FederatedResult(
         sum(bool(each.list_clients("accepted")) for each in training.rounds),
         clients,
-        compute_jain_index([each.asked for each in clients]),
+        compute_jain_index([each.selected for each in clients]),
         training.rounds[-1].ended_s,
         training.evaluations[-1] if training.evaluations else None,
     )
@@ -168,7 +168,7 @@ def build_federated_document(result: FederatedResult | None) -> JsonDocument:
         "clients": [
             {
                 "rank": each.host.rank,
-                "asked": each.asked,
+                "selected": each.selected,
                 "accepted": each.accepted,
                 "unanswered": each.unanswered,
                 "failed": each.failed,
@@ -195,9 +195,9 @@ def format_rounds(result: FederatedResult | None) -> tuple[str, ...]:
 
 
 def _format_participation(result: FederatedResult) -> str:
-    asked = [each.asked for each in result.clients]
+    selected = [each.selected for each in result.clients]
     averages = result.average_by_tier()
-    least, most = min(asked), max(asked)
+    least, most = min(selected), max(selected)
     spread = f"between {least} and {most} times" if least < most else format_count(most, "time")
     by_tier = (
         f", on average {format_list([f'{mean:.3g} in {tier}' for tier, mean in averages.items()])}"
@@ -205,7 +205,7 @@ def _format_participation(result: FederatedResult) -> str:
         else ""
     )
     return (
-        f"In {format_count(result.rounds, 'round')}, each client was asked {spread}{by_tier}"
+        f"In {format_count(result.rounds, 'round')}, each client was selected {spread}{by_tier}"
         f" (Jain's index {result.jain_index:.2f}; 1 means all equally often)."
     )
 
@@ -226,11 +226,11 @@ def _format_slowest(result: FederatedResult) -> tuple[str, ...]:
 
 
 def _format_lost_answers(result: FederatedResult) -> tuple[str, ...]:
-    asked = sum(each.asked for each in result.clients)
+    selected = sum(each.selected for each in result.clients)
     late = sum(each.unanswered for each in result.clients)
     failed = sum(each.failed for each in result.clients)
     parts = [
-        f"{number} of {asked} {what}"
+        f"{number} of {selected} {what}"
         for number, what in (
             (late, "clients had not answered when their round ended"),
             (failed, "were lost or answered with what cannot be used"),
@@ -245,7 +245,7 @@ def _format_lost_answers(result: FederatedResult) -> tuple[str, ...]:
     return (
         *told,
         (
-            f"{clipped} of {asked} answers changed the model by more than allowed and were"
+            f"{clipped} of {selected} answers changed the model by more than allowed and were"
             f" shortened, {most.clipped} of them by {most.host.host} (rank {most.host.rank})."
         ),
     )

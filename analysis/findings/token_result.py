@@ -13,13 +13,15 @@ from laggard.core.contribution.ledger import POOL, LedgerEntry, sum_balances
 from laggard.core.files.input_files import JsonDocument
 from laggard.core.text.text_format import format_count, format_list
 
+_MOST_NAMED = 4
+
 
 @dataclass(frozen=True)
 class TokenResult:
     """Tokens of the clients of a training.
 
     Attributes:
-        balances: tokens of each client at the end, by rank; 0 for one that was never asked.
+        balances: tokens of each client at the end, by rank; 0 for one that was never selected.
         cut: number of payments of each client that were cut because of a claim, by rank.
         pool: tokens that were paid in and not paid out; 0 unless a run ended between two entries.
     """
@@ -76,6 +78,3 @@ def format_tokens(result: TokenResult | None, hosts: Sequence[RankHost]) -> tupl
     shown = named if len(named) <= _MOST_NAMED else [*named[:_MOST_NAMED], "others"]
     cuts = format_count(sum(result.cut), "payment")
     return (first, f"{cuts.capitalize()} to {format_list(shown)} were cut because of their claims.")
-
-
-_MOST_NAMED = 4

@@ -36,7 +36,7 @@ def build_federated_tables(run: RunData) -> tuple[ReportTable, ...]:
                 "Rank",
                 "Host",
                 "Tier",
-                "Asked",
+                "Selected",
                 "Accepted",
                 "Too late",
                 "Failed",
@@ -49,7 +49,7 @@ def build_federated_tables(run: RunData) -> tuple[ReportTable, ...]:
         ),
         ReportTable(
             _title("Rounds", len(rounds), len(training.rounds)),
-            ("Round", "End", "Duration", "Ended by", "Asked, and why"),
+            ("Round", "End", "Duration", "Ended by", "Selected, and why"),
             rounds,
         ),
     )
@@ -61,7 +61,7 @@ def _title(name: str, shown: int, all_rows: int) -> str:
 
 def _format_client(client: Participation) -> tuple[str, ...]:
     counts = (
-        client.asked,
+        client.selected,
         client.accepted,
         client.unanswered,
         client.failed,
@@ -87,13 +87,13 @@ def _format_rounds(run: RunData, rounds: tuple[RoundResult, ...]) -> Iterator[tu
             format_seconds(each.ended_s),
             format_seconds(each.ended_s - begun_s),
             "-" if last is None else run.hosts[last].host,
-            _format_asked(run, each),
+            _list_selected(run, each),
         )
         begun_s = each.ended_s
 
 
-def _format_asked(run: RunData, result: RoundResult) -> str:
-    """Return the hosts that were asked, those of one reason together."""
+def _list_selected(run: RunData, result: RoundResult) -> str:
+    """Return the hosts that were selected, those of one reason together."""
     by_reason: dict[str, list[str]] = {}
     for each in result.answers[:_MOST_NAMED]:
         by_reason.setdefault(each.reason, []).append(run.hosts[each.rank].host)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from laggard.core.cost_model.message_handling import MessageHandling
+from laggard.core.errors import InputError
 from laggard.core.run_schema import RoundResult
 from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.predict.machine_speed import MachineSpeed
@@ -158,6 +159,11 @@ def test_accuracy_and_time_end_a_training(tmp_path: Path) -> None:
     rounds = list_rounds(output_dir)
     assert len(rounds) > 1
     assert rounds[-1][1] < 20
+
+
+def test_a_training_without_a_round_in_its_time_ends_with_a_message(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no round ended within the 0\.01 s of stop\.time"):
+        simulate(tmp_path, {"stop": {"time": "10ms"}})
 
 
 def test_a_round_ends_at_its_deadline(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_a_run_has_a_folder_and_a_report_like_any_other(tmp_path: Path) -> None:
     assert not (run.folder / "workers").exists()
     steps = pq.read_table(run.folder / "steps.parquet").to_pandas()
     spans = pq.read_table(run.folder / "spans.parquet").to_pandas()
-    asked = {(each.round, a.rank) for each in run.federated.rounds for a in each.answers}
-    assert {*zip(steps.step, steps["rank"], strict=True)} == asked
+    selected = {(each.round, a.rank) for each in run.federated.rounds for a in each.answers}
+    assert {*zip(steps.step, steps["rank"], strict=True)} == selected
     # The trace of a client has no gaps.
     for rank in range(len(SHARES)):
         own = spans[spans["rank"] == rank].sort_values("start_ns")

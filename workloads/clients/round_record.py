@@ -29,7 +29,7 @@ Shares = npt.NDArray[np.float64]
 
 
 def write_round(output_dir: WorkerOutputDir, result: RoundResult, time_ns: int) -> None:
-    """Append a line for each client that a round asked, when it has ended.
+    """Append a line for each client that a round selected, when it has ended.
 
     Args:
         output_dir: folder that the processes of the training share.

@@ -136,7 +136,7 @@ class WorkerOutputDir:
 
     @property
     def rounds(self) -> Path:
-        """Return the JSON lines of the clients that rounds of a federated training asked."""
+        """Return the JSON lines of the clients that rounds of a federated training selected."""
         return self.folder / "rounds.jsonl"
 
     @property

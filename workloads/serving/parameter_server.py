@@ -263,7 +263,7 @@ class Server:
 
     def _apply_reaction(self, reaction: Reaction, cause: Push) -> Reason:
         """Apply the rule's updates and send its replies; return the reason to end, if any."""
-        self._note_round()
+        self._record_deadline()
         if reaction.ended is not None:
             write_round(self._output_dir, reaction.ended, time.monotonic_ns())
         for update in reaction.updates:
@@ -294,8 +294,8 @@ class Server:
         self._deadline_ns = _NEVER_NS
         return self._apply_reaction(self.rule.expire(self._turn), Push(UNKNOWN, UNKNOWN, 0, 0))
 
-    def _note_round(self) -> None:
-        """Note when the round that has begun must end, if one has begun."""
+    def _record_deadline(self) -> None:
+        """Record when the round that has begun must end, if one has begun."""
         rule = self.rule
         if isinstance(rule, FederatedRule) and rule.turn != self._turn:
             self._turn = rule.turn

@@ -1,4 +1,4 @@
-"""Rounds of a federated training over time: who was asked, and what became of the answers."""
+"""Rounds of a federated training over time: who was selected, and what became of the answers."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def write_rounds_caption(run: RunData, _analysis: AnalysisResult) -> str:
 FIGURE = FigureKind(
     "rounds",
     "Who took part in the rounds",
-    "Lines over time: one row per client, one line per round that asked it, from the beginning of"
-    " the round to the client's answer.",
+    "Lines over time: one row per client, one line per round that selected it, from the beginning"
+    " of the round to the client's answer.",
     draw_rounds,
     write_rounds_caption,
     has_rounds,

@@ -347,7 +347,7 @@ answered with what cannot be used, or it had not answered."""
 
 
 class RoundAnswer(Record):
-    """Client that a round of a federated training asked, and what became of it.
+    """Client that a round of a federated training selected, and what became of it.
 
     Attributes:
         rank: rank of the client.
@@ -371,7 +371,7 @@ class RoundResult(Record):
     Attributes:
         round: number of the round, from 0; one without a usable answer is repeated, perhaps with
             other clients.
-        answers: the clients that were asked, in the order in which they were chosen.
+        answers: the selected clients, in the order in which they were chosen.
         ended_s: seconds from the first step to its end; 0 until a run folder has it.
     """
 

@@ -77,18 +77,18 @@ def create_record(
         testbed=testbed,
         backend=backend,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        warnings=(*scenario.warnings, *_find_unsettled_tokens(scenario, testbed), *warnings),
+        warnings=(*scenario.warnings, *_find_unused_tokens(scenario, testbed), *warnings),
     )
 
 
-def _find_unsettled_tokens(scenario: Scenario, testbed: str) -> Sequence[str]:
-    """Return a warning if the tokens of a training are not settled."""
+def _find_unused_tokens(scenario: Scenario, testbed: str) -> Sequence[str]:
+    """Return a warning if the tokens of a training have no effect."""
     strategy = scenario.workload.strategy
     if not isinstance(strategy, FederatedParameters) or strategy.tokens is None:
         return ()
     if not scenario.trains or testbed == VIRTUAL_TESTBED:
         return ()
-    return ("strategy.tokens has no effect here: tokens are settled in runs --on virtual",)
+    return ("strategy.tokens has no effect here: clients are paid in runs --on virtual",)
 
 
 def _list_own_modules(scenario: Scenario) -> Sequence[str]:

@@ -23,6 +23,7 @@ from laggard.virtual.token_treasury import TokenTreasury
 from laggard.workloads.clients.round_record import write_round
 from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.models.one_thread import compute_on_one_thread
+from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.output.worker_output import append_line, write_whole
 from laggard.workloads.specification.training import Stop
 from laggard.workloads.tracing.step_result import UNKNOWN
@@ -46,7 +47,7 @@ class Sent:
 
 
 class FederatedSimulation(ServerSimulation):
-    """Clients that the server asks in rounds.
+    """Clients that the server selects in rounds.
 
     Args:
         sim_input: hosts, links and processor times.
@@ -95,8 +96,13 @@ class FederatedSimulation(ServerSimulation):
         if self._stopped_by is None:
             raise InputError(
                 f"federated: after {self._clock + 1} rounds, no client can take part in another"
-                " one; clients without samples and those that failed often are not asked — give"
+                " one; clients without samples and those that failed often are not selected — give"
                 " clients samples with `births`, or take fewer rounds"
+            )
+        if self._clock == UNKNOWN:
+            raise InputError(
+                f"federated: no round ended within the {self._stop.time_s:g} s of stop.time — give"
+                " more time, or let fewer clients make a round"
             )
         for done in self._open.values():
             if done.handled_s:
@@ -122,7 +128,7 @@ class FederatedSimulation(ServerSimulation):
         return self.round_s[rank]
 
     def on_computed(self, rank: int) -> None:
-        """Note the end of a client's computing."""
+        """Record the end of a client's computing."""
         packing_s = self.sim_input.packing_s(rank)
         self._open[rank].computed_s = self.loop.now_s - packing_s
         self._carry(self.sim_input.hosts[rank], self.sim_input.server)
@@ -162,7 +168,7 @@ class FederatedSimulation(ServerSimulation):
             self.serve_queued()
 
     def send_model(self, reply: ServerReply) -> None:
-        """Send the model to a client that a round asks."""
+        """Send the model to a client that a round selects."""
         keeper = self.model.keeper
         at_s = self.loop.now_s - self.sim_input.server_packing_s
         self._sent[reply.rank] = Sent(reply, keeper.version, keeper.read(), at_s)
@@ -179,11 +185,11 @@ class FederatedSimulation(ServerSimulation):
             self._carried[src, dst] += round(self.sim_input.message_bytes * FRAMING_OVERHEAD)
 
     def _end_round(self, ended: RoundResult, updates: tuple[Update, ...]) -> None:
-        """Record a round, and settle it before its update changes the model."""
+        """Record a round, and pay its clients before its update changes the model."""
         write_round(self._output_dir, ended, round(self.loop.now_s * 1e9))
         if self._treasury is not None:
             update = updates[0] if updates else None
-            self._treasury.settle(ended, update, self.model.compute_loss)
+            self._treasury.pay_round(ended, update, self.model.compute_loss)
 
     def _apply_update(self, update: Update, cause: Push) -> None:
         before, keeper = self._samples, self.model.keeper
@@ -215,16 +221,17 @@ class FederatedSimulation(ServerSimulation):
         if self._stopped_by != "accuracy":
             with compute_on_one_thread():
                 self._evaluate(UNKNOWN, UNKNOWN)
-        done = {
-            "stopped_by": self._stopped_by,
-            "steps": self._clock + 1,
-            "samples": self._samples,
-            "accuracy": self._accuracies[-1],
-            "evaluations": len(self._accuracies),
-            "zero_ns": 0,
-            "end_ns": round(self.loop.now_s * 1e9),
-            "paused_ns": 0,
-            "makespan_s": self.loop.now_s,
-            "versions": self.model.keeper.version,
-        }
-        write_whole(self._output_dir.done, json.dumps(done).encode())
+        assert self._stopped_by is not None
+        done = TrainingEnd(
+            stopped_by=self._stopped_by,
+            steps=self._clock + 1,
+            samples=self._samples,
+            accuracy=self._accuracies[-1],
+            evaluations=len(self._accuracies),
+            zero_ns=0,
+            end_ns=round(self.loop.now_s * 1e9),
+            paused_ns=0,
+            makespan_s=self.loop.now_s,
+            versions=self.model.keeper.version,
+        )
+        write_whole(self._output_dir.done, done.model_dump_json().encode())

@@ -11,12 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from laggard.core.rules.server_rule import Push, Update
 from laggard.workloads.clients.client_partition import ClientPartition
-from laggard.workloads.clients.round_record import ClientJudge
-from laggard.workloads.datasets.dataset import Data, LabeledSplit
+from laggard.workloads.datasets.dataset import Data
 from laggard.workloads.datasets.partition import Share
-from laggard.workloads.evaluator import count_correct, split_batches
+from laggard.workloads.evaluator import Judge, follow_clients, split_batches
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.models.model_state import save_weights
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.serving.model_keeper import ModelKeeper
@@ -33,7 +31,7 @@ from laggard.workloads.workload_model import build_workload_model
 
 @dataclass(frozen=True)
 class ClientAnswer:
-    """What a client answers to a round.
+    """Answer of a client to a round.
 
     Attributes:
         push: its message to the rule of the server, without the time that it took.
@@ -69,12 +67,11 @@ class ServerModel:
         assert isinstance(strategy, FederatedParameters)
         self._data, self._partition, self._free_riders = data, partition, free_riders
         self._clip = strategy.clip
-        kept, self._trained, self._judged = (build_workload_model(workload, data) for _ in range(3))
+        kept, self._trained, judged = (build_workload_model(workload, data) for _ in range(3))
         self.keeper = ModelKeeper(
             kept, build_optimizer(strategy.server_optimizer, kept), partition.world_size
         )
         self._state = FlatState(self._trained)
-        self._output_dir, self._saves_weights = output_dir, workload.save_weights
         self._trainer = LocalTrainer(
             strategy.plan_local_training(),
             self._trained,
@@ -82,11 +79,8 @@ class ServerModel:
             workload.seed,
             NoTracer(),
         )
-        self._clients = (
-            ClientJudge.create(output_dir, partition, data.train.labels, data.classes)
-            if isinstance(data.train, LabeledSplit)
-            else None
-        )
+        weights = output_dir.weights if workload.save_weights else None
+        self._judge = follow_clients(Judge(judged, data.test, weights), partition, data, output_dir)
 
     @property
     def message_bytes(self) -> int:
@@ -129,21 +123,16 @@ class ServerModel:
 
     def compute_loss(self, pushes: Sequence[Push], update: Update) -> float:
         """Return the mean loss on the test samples, of the model with these answers of a round."""
-        FlatState(self._judged).write(self.keeper.preview(pushes, update))
-        self._judged.eval()
+        model, test = self._judge.model, self._judge.test
+        FlatState(model).write(self.keeper.preview(pushes, update))
+        model.eval()
         with torch.no_grad():
             losses = [
-                cross_entropy(self._judged(batch.inputs), batch.labels, reduction="sum").item()
-                for batch in split_batches(self._data.test)
+                cross_entropy(model(batch.inputs), batch.labels, reduction="sum").item()
+                for batch in split_batches(test)
             ]
-        return sum(losses) / len(self._data.test)
+        return sum(losses) / len(test)
 
     def evaluate(self) -> float:
         """Return the accuracy on the test samples, and record that for the clients."""
-        FlatState(self._judged).write(self.keeper.read())
-        if self._saves_weights:
-            save_weights(self._output_dir.weights, self._judged)
-        correct, number = count_correct(self._judged, self._data.test)
-        if self._clients is not None:
-            self._clients.write(correct, number)
-        return int(correct.sum()) / len(self._data.test)
+        return self._judge.judge_vector(self.keeper.read())

@@ -1,4 +1,4 @@
-"""Treasury of a federated training: it measures contributions, settles rounds, keeps the ledger."""
+"""Treasury of a federated training: it measures contributions, pays rounds, keeps the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laggard.core.contribution.client_contributions import (
     measure_contributions,
 )
 from laggard.core.contribution.ledger import LEDGER_FILE, LedgerEntry, TransferKind, append_entry
-from laggard.core.contribution.settlement import settle_round
+from laggard.core.contribution.payments import compute_payments
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
 from laggard.core.rules.server_rule import Push, Update
@@ -21,7 +21,7 @@ from laggard.core.run_schema import RoundResult
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from laggard.workloads.strategies.federated.parameters import TokensSpec
 
-Evaluate = Callable[[Sequence[Push], Update], float]
+ComputeLoss = Callable[[Sequence[Push], Update], float]
 
 
 @dataclass
@@ -42,8 +42,10 @@ class TokenTreasury:
     _last: LedgerEntry | None = field(default=None, init=False)
     _so_far: dict[int, ClientContribution] = field(default_factory=dict, init=False)
 
-    def settle(self, ended: RoundResult, update: Update | None, lose: Evaluate) -> None:
-        """Settle a round and append it to the ledger.
+    def pay_round(
+        self, ended: RoundResult, update: Update | None, compute_loss: ComputeLoss
+    ) -> None:
+        """Pay the clients of a round and append that to the ledger.
 
         Clients are paid for what they have contributed so far: the gains of late rounds are small,
         and the noise in them is as large as they are.
@@ -51,32 +53,36 @@ class TokenTreasury:
         Args:
             ended: result of the round.
             update: update that it made; None if no answer could be used.
-            lose: function that returns the loss on test samples of the model with some answers of
-                an update, whose others count as no change.
+            compute_loss: function that returns the loss on test samples of the model with some
+                answers of an update, whose others count as no change.
         """
-        measured = {} if update is None else self._measure(ended.round, update, lose)
+        measured = {} if update is None else self._measure(ended.round, update, compute_loss)
         for rank, contribution in measured.items():
             self._so_far[rank] = add_contributions(self._so_far.get(rank), contribution)
         contributions = {rank: self._so_far[rank] for rank in measured}
-        asked = [answer.rank for answer in ended.answers]
+        selected = [answer.rank for answer in ended.answers]
         claims = {rank: claim for rank, claim in self.claims.items() if rank in contributions}
-        settled = settle_round(asked, contributions, self.spec.fee, claims)
-        for rank in asked:
+        paid_out = compute_payments(selected, contributions, self.spec.fee, claims)
+        for rank in selected:
             self._append(ended.round, rank, "fee", self.spec.fee)
             self._append(
-                ended.round, rank, "payment", settled.payments[rank], settled.remarks.get(rank, "")
+                ended.round,
+                rank,
+                "payment",
+                paid_out.payments[rank],
+                paid_out.remarks.get(rank, ""),
             )
 
     def _measure(
-        self, number: int, update: Update, lose: Evaluate
+        self, number: int, update: Update, compute_loss: ComputeLoss
     ) -> Mapping[int, ClientContribution]:
         pushes = {push.rank: push for push in update.pushes}
-        begun = lose((), update)
+        begun = compute_loss((), update)
 
         def gain(coalition: frozenset[int]) -> float:
             if not coalition:
                 return 0.0
-            return begun - lose([pushes[rank] for rank in sorted(coalition)], update)
+            return begun - compute_loss([pushes[rank] for rank in sorted(coalition)], update)
 
         rng = np.random.default_rng((self.seed, number))
         return measure_contributions(

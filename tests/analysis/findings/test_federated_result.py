@@ -80,7 +80,7 @@ def test_who_took_part_is_counted(quickstart_run: RunData) -> None:
     result = find_federated_result(federate(quickstart_run))
     assert result is not None
     assert result.rounds == 3, "the one without an answer changed nothing"
-    assert [each.asked for each in result.clients] == [3, 2, 0, 0, 1, 1, 1, 0]
+    assert [each.selected for each in result.clients] == [3, 2, 0, 0, 1, 1, 1, 0]
     assert [each.accepted for each in result.clients] == [3, 2, 0, 0, 0, 0, 1, 0]
     assert [each.last for each in result.clients] == [0, 2, 0, 0, 0, 0, 1, 0]
     assert [each.usual_s for each in result.clients] == [1.0, 2.0, *[None] * 4, 3.5, None]
@@ -95,7 +95,7 @@ def test_it_is_told_to_people_and_programs(quickstart_run: RunData) -> None:
     run = federate(quickstart_run)
     part, slow, lost, accuracy = format_rounds(find_federated_result(run))
     assert part == (
-        "In three rounds, each client was asked between 0 and 3 times, on average 2.5 in cloud, 0 in"
+        "In three rounds, each client was selected between 0 and 3 times, on average 2.5 in cloud, 0 in"
         " fog and 0.75 in edge (Jain's index 0.50; 1 means all equally often)."
     )
     worst = run.hosts[6].host

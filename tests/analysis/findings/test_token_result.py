@@ -31,7 +31,7 @@ from tests.analysis.report.test_figures import (
 
 
 def write_ledger(rounds: int) -> tuple[LedgerEntry, ...]:
-    """Each round asks the first three clients for ten tokens, and the first one gets most."""
+    """Each round selects the first three clients for ten tokens, and the first one gets most."""
     entries: list[LedgerEntry] = []
     for number in range(rounds):
         for rank, paid in ((0, 20), (1, 10), (2, 0)):

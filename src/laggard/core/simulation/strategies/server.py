@@ -71,7 +71,7 @@ class ServerSimulation(EventTraining):
         self._processors[rank].submit(seconds, partial(self._push, rank, step))
 
     def on_computed(self, rank: int) -> None:
-        """Take note that a rank has computed its step and begins to send."""
+        """Handle that a rank has computed its step and begins to send; nothing to do here."""
 
     def serve_queued(self) -> None:
         """Let the server handle what is queued, if it does nothing now."""

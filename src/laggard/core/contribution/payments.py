@@ -1,6 +1,6 @@
-"""Settlement of a round in whole tokens: everybody pays for the model, and contributions are paid.
+"""Payments of a round in whole tokens: all pay for the model, and contributions are paid.
 
-Each client that a round asked pays the same fee. All fees are paid out: to each client that has
+Each client that a round selected pays the same fee. All fees are paid out: to each client that has
 answered in proportion to its contribution, and nothing to one that did not help. A client may claim
 less than that, and the rest goes to the others. It gains nothing by claiming more: what it claims
 too much is taken from its payment, and a claim that is negative or larger than all fees together
@@ -20,12 +20,12 @@ ERRORS_ALLOWED = 2.0
 
 
 @dataclass(frozen=True)
-class Settlement:
+class RoundPayments:
     """Payments of a round.
 
     Attributes:
-        fee: tokens that each asked client pays.
-        payments: tokens that each asked client gets.
+        fee: tokens that each selected client pays.
+        payments: tokens that each selected client gets.
         remarks: why a client gets less than its contribution.
     """
 
@@ -39,27 +39,29 @@ class Settlement:
         return sum(self.payments.values()) - self.fee * len(self.payments)
 
 
-def settle_round(
-    asked: Sequence[int],
+def compute_payments(
+    selected: Sequence[int],
     contributions: Mapping[int, ClientContribution],
     fee: int,
     claims: Mapping[int, int] | None = None,
-) -> Settlement:
-    """Settle a round.
+) -> RoundPayments:
+    """Compute the payments of a round.
 
     Args:
-        asked: clients that the round asked.
+        selected: clients that the round selected.
         contributions: contributions of those whose answers were accepted.
-        fee: tokens that each asked client pays, at least 0.
+        fee: tokens that each selected client pays, at least 0.
         claims: tokens that clients claim; a client without a claim gets what it has earned.
 
     Examples:
         >>> found = {1: ClientContribution(3.0), 2: ClientContribution(-1.0)}
-        >>> settle_round([1, 2], found, fee=10).payments
+        >>> compute_payments([1, 2], found, fee=10).payments
         {1: 20, 2: 0}
     """
-    pot, given = fee * len(asked), claims or {}
-    weights = {each: max(contributions[each].value, 0.0) for each in asked if each in contributions}
+    pot, given = fee * len(selected), claims or {}
+    weights = {
+        each: max(contributions[each].value, 0.0) for each in selected if each in contributions
+    }
     remarks: dict[int, str] = {}
     for client, claim in given.items():
         if client in weights and not 0 <= claim <= pot:
@@ -82,9 +84,9 @@ def settle_round(
         if each not in remarks and paid == earned[each] and weights[each] > 0
     }
     # Nobody has earned what is left if nobody helped, so everybody gets a part of its fee back.
-    extra = divide_tokens(left, honest or dict.fromkeys(asked, 1.0))
-    everybody = {each: payments.get(each, 0) + extra.get(each, 0) for each in asked}
-    return Settlement(fee, everybody, remarks)
+    extra = divide_tokens(left, honest or dict.fromkeys(selected, 1.0))
+    everybody = {each: payments.get(each, 0) + extra.get(each, 0) for each in selected}
+    return RoundPayments(fee, everybody, remarks)
 
 
 def divide_tokens(tokens: int, weights: Mapping[int, float]) -> dict[int, int]:

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.contribution.client_contributions import ClientContribution
-from laggard.core.contribution.settlement import divide_tokens, settle_round
+from laggard.core.contribution.payments import compute_payments, divide_tokens
 
 CLIENTS = range(5)
 
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[list[int], dict[int, ClientContribution], int]:
-    asked = draw(st.lists(st.sampled_from(CLIENTS), min_size=1, max_size=5, unique=True))
-    accepted = draw(st.lists(st.sampled_from(asked), unique=True))
+    selected = draw(st.lists(st.sampled_from(CLIENTS), min_size=1, max_size=5, unique=True))
+    accepted = draw(st.lists(st.sampled_from(selected), unique=True))
     values = st.floats(-5, 5)
     return (
-        asked,
+        selected,
         {each: ClientContribution(draw(values)) for each in accepted},
         draw(st.integers(0, 30)),
     )
@@ -28,22 +28,22 @@ def rounds(draw: st.DrawFn) -> tuple[list[int], dict[int, ClientContribution], i
 def test_what_clients_get_and_pay_adds_up_to_nothing(
     drawn: tuple[list[int], dict[int, ClientContribution], int], claims: dict[int, int]
 ) -> None:
-    asked, contributions, fee = drawn
-    settled = settle_round(asked, contributions, fee, claims)
-    assert settled.balance == 0
-    assert set(settled.payments) == set(asked)
-    assert all(tokens >= 0 for tokens in settled.payments.values())
+    selected, contributions, fee = drawn
+    paid_out = compute_payments(selected, contributions, fee, claims)
+    assert paid_out.balance == 0
+    assert set(paid_out.payments) == set(selected)
+    assert all(tokens >= 0 for tokens in paid_out.payments.values())
 
 
 @given(rounds(), st.sampled_from(CLIENTS), st.integers(-50, 300))
 def test_no_claim_pays_more_than_the_truth(
     drawn: tuple[list[int], dict[int, ClientContribution], int], liar: int, claim: int
 ) -> None:
-    asked, contributions, fee = drawn
-    if liar not in asked or all(each.value <= 0 for each in contributions.values()):
+    selected, contributions, fee = drawn
+    if liar not in selected or all(each.value <= 0 for each in contributions.values()):
         return
-    honest = settle_round(asked, contributions, fee)
-    lied = settle_round(asked, contributions, fee, {liar: claim})
+    honest = compute_payments(selected, contributions, fee)
+    lied = compute_payments(selected, contributions, fee, {liar: claim})
     others = [each for each in contributions if each != liar and contributions[each].value > 0]
     if others:
         assert lied.payments[liar] <= honest.payments[liar]
@@ -55,9 +55,9 @@ def test_payments_follow_contributions() -> None:
         2: ClientContribution(1.0),
         3: ClientContribution(-2.0),
     }
-    settled = settle_round([1, 2, 3, 4], contributions, 10)
-    assert settled.payments == {1: 30, 2: 10, 3: 0, 4: 0}
-    assert settled.remarks == {}
+    paid_out = compute_payments([1, 2, 3, 4], contributions, 10)
+    assert paid_out.payments == {1: 30, 2: 10, 3: 0, 4: 0}
+    assert paid_out.remarks == {}
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_payments_follow_contributions() -> None:
 )
 def test_a_claim_is_paid_up_to_what_was_earned(claim: int, paid: int, remark: str) -> None:
     contributions = {1: ClientContribution(1.0), 2: ClientContribution(1.0)}
-    settled = settle_round([1, 2, 3, 4], contributions, 10, {1: claim})
-    assert settled.payments == {1: paid, 2: 40 - paid, 3: 0, 4: 0}
-    assert settled.remarks.get(1, "") == remark
+    paid_out = compute_payments([1, 2, 3, 4], contributions, 10, {1: claim})
+    assert paid_out.payments == {1: paid, 2: 40 - paid, 3: 0, 4: 0}
+    assert paid_out.remarks.get(1, "") == remark
 
 
 def test_a_claim_may_exceed_an_inexact_contribution_by_its_error() -> None:
     contributions = {1: ClientContribution(1.0, error=0.1), 2: ClientContribution(1.0)}
-    settled = settle_round([1, 2, 3, 4], contributions, 10, {1: 23})
-    assert settled.payments[1] == 20
-    assert settled.remarks == {}
+    paid_out = compute_payments([1, 2, 3, 4], contributions, 10, {1: 23})
+    assert paid_out.payments[1] == 20
+    assert paid_out.remarks == {}
 
 
 def test_fees_come_back_if_nobody_helped() -> None:
-    settled = settle_round([1, 2, 3], {1: ClientContribution(-1.0)}, 7)
-    assert settled.payments == {1: 7, 2: 7, 3: 7}
+    paid_out = compute_payments([1, 2, 3], {1: ClientContribution(-1.0)}, 7)
+    assert paid_out.payments == {1: 7, 2: 7, 3: 7}
 
 
 @given(st.integers(0, 1000), st.dictionaries(st.integers(0, 9), st.floats(0, 1e6), min_size=1))
