@@ -28,12 +28,13 @@ from laggard.analysis.tables.columns import (
     StepColumns,
 )
 from laggard.analysis.tables.stored_tables import StoredSpans, StoredSteps, TableFile
-from laggard.core.contribution.ledger import LEDGER_FILE, LedgerEntry, require_whole_ledger
+from laggard.core.contribution.ledger import LedgerEntry, require_whole_ledger
 from laggard.core.errors import InputError, RunFolderError
 from laggard.core.files.input_files import parse_json, read_bounded, read_json
 from laggard.core.run_schema import (
     ALARMS_FILE,
     FEDERATED_FILE,
+    LEDGER_FILE,
     STREAM_FILE,
     Alarm,
     Decision,

@@ -10,9 +10,8 @@ import numpy as np
 
 from laggard.analysis.tables.columns import Columns, SpanColumns
 from laggard.analysis.tables.load_run import RankHost, RunData
-from laggard.core.contribution.ledger import LEDGER_FILE
 from laggard.core.files.output_files import replace_file, write_json, write_text
-from laggard.core.run_schema import FEDERATED_FILE, STREAM_FILE
+from laggard.core.run_schema import FEDERATED_FILE, LEDGER_FILE, STREAM_FILE
 from laggard.core.span_schema import (
     ROW_GROUP_ROWS,
     Phase,

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from laggard.analysis.tables import arrow_columns
 from laggard.analysis.tables.load_run import load_run
 from laggard.cli.main import main
+from laggard.virtual.server_model import ServerModel
 from tests.virtual.federated_scenario import SHARES, write_federated
 
 
@@ -65,6 +66,33 @@ def test_what_has_no_effect_is_refused(tmp_path: Path, words: list[str], message
     assert found.exit_code == 2, found.output
     assert message in found.stderr
     assert not runs.exists()
+
+
+def test_an_interrupted_run_keeps_its_rounds_and_its_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = {"name": "federated", "clients": 2, "tokens": {"fee": 10}}
+    folder = write_federated(tmp_path / "clients", {"strategy": tokens})
+    evaluate, evaluated = ServerModel.evaluate, [0]
+
+    def interrupt_third(model: ServerModel) -> float:
+        evaluated[0] += 1
+        if evaluated[0] == 3:
+            raise KeyboardInterrupt("SIGINT")
+        return evaluate(model)
+
+    monkeypatch.setattr(ServerModel, "evaluate", interrupt_third)
+    runs = ["--runs", str(tmp_path / "runs")]
+    every = ["--set", "workload.evaluate_every=1"]
+    found = CliRunner().invoke(main, ["run", str(folder), "--on", "virtual", *every, *runs])
+    assert found.exit_code == 130, found.output
+    reported = CliRunner().invoke(main, ["report", "clients", *runs])
+    assert "In three rounds, each client was selected" in reported.output
+    run = load_run(tmp_path / "runs/clients/latest")
+    assert run.federated is not None
+    # The third round had ended, and its model was to be evaluated.
+    assert [each.round for each in run.federated.rounds] == [0, 1, 2]
+    assert len(run.ledger) == 2 * 2 * 3
 
 
 def test_more_clients_than_a_report_takes_have_their_rounds_and_outcome(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from laggard.core.contribution.ledger import (
-    LEDGER_FILE,
     LedgerEntry,
     require_whole_ledger,
     sum_balances,
@@ -29,7 +28,7 @@ def run_with(folder: Path, seed: int, **tokens: object) -> dict[int, int]:
         "seed": seed,
     }
     output_dir, _ = simulate(folder, workload)
-    lines = (output_dir.folder / LEDGER_FILE).read_text().splitlines()
+    lines = output_dir.ledger.read_text().splitlines()
     entries = [LedgerEntry.model_validate(json.loads(line)) for line in lines]
     require_whole_ledger(entries)
     assert len(entries) == 2 * 4 * ROUNDS

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.core.run_schema import LEDGER_FILE
+
 Scalar = int | float | str | None
 
 
@@ -143,6 +145,11 @@ class WorkerOutputDir:
     def client_accuracies(self) -> Path:
         """Return the JSON lines of accuracies for the clients of a federated training."""
         return self.folder / "client_accuracies.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        """Return the JSON lines of the tokens of a federated training."""
+        return self.folder / LEDGER_FILE
 
     @property
     def heartbeat(self) -> Path:

@@ -341,6 +341,9 @@ class StreamTask(Record):
 FEDERATED_FILE = "federated.json"
 """File of a run folder with the rounds of a federated training, if it was one."""
 
+LEDGER_FILE = "ledger.jsonl"
+"""File of a run folder with the ledger of its tokens, one `LedgerEntry` a line."""
+
 AnswerOutcome = Literal["accepted", "failed", "unanswered"]
 """What became of a client by the end of a round: its answer is part of the model, it was lost or
 answered with what cannot be used, or it had not answered."""

@@ -64,7 +64,7 @@ def collect_streams(folder: Path, scenario: Scenario, dilation: Dilation) -> Tra
     output_dir = WorkerOutputDir(folder / STREAMS_FOLDER)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     collect(output_dir.folder, folder, scenario.ranks, dilation, scenario.shares, sampled)
-    for path in (output_dir.checkpoint, output_dir.weights):
+    for path in (output_dir.checkpoint, output_dir.weights, output_dir.ledger):
         if path.exists():
             shutil.move(path, folder / path.name)
     return read_training_end(output_dir.done)

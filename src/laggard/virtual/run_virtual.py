@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.core.contribution.ledger import LEDGER_FILE
 from laggard.core.errors import InputError
 from laggard.core.files.output_files import write_json
 from laggard.core.provenance import fingerprint
@@ -136,9 +135,6 @@ def _analyze(journal: Journal, scenario: Scenario, round_s: Sequence[float]) -> 
     folder = journal.folder.path
     with journal.stage("collect"):
         done = collect_streams(folder, scenario, Dilation(1.0))
-        ledger = folder / STREAMS_FOLDER / LEDGER_FILE
-        if ledger.exists():
-            ledger.rename(folder / LEDGER_FILE)
     if len(scenario.ranks) <= MAX_RANKS:
         analyze_training(journal, scenario, done)
     else:

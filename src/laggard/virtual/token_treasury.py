@@ -12,7 +12,7 @@ from laggard.core.contribution.client_contributions import (
     add_contributions,
     measure_contributions,
 )
-from laggard.core.contribution.ledger import LEDGER_FILE, LedgerEntry, TransferKind, append_entry
+from laggard.core.contribution.ledger import LedgerEntry, TransferKind, append_entry
 from laggard.core.contribution.payments import compute_payments
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
@@ -93,7 +93,7 @@ class TokenTreasury:
         self, number: int, rank: int, kind: TransferKind, tokens: int, remark: str = ""
     ) -> None:
         self._last = append_entry(self._last, number, rank, kind, tokens, remark)
-        append_line(self.output_dir.folder / LEDGER_FILE, self._last.model_dump())
+        append_line(self.output_dir.ledger, self._last.model_dump())
 
 
 def create_treasury(

@@ -20,8 +20,9 @@ from laggard.analysis.report.figures.registry import select_figure_kinds
 from laggard.analysis.report.figures.tokens import FIGURE
 from laggard.analysis.tables.load_run import RunData, load_run
 from laggard.analysis.tables.write_run import write_run
-from laggard.core.contribution.ledger import LEDGER_FILE, LedgerEntry, append_entry
+from laggard.core.contribution.ledger import LedgerEntry, append_entry
 from laggard.core.errors import RunFolderError
+from laggard.core.run_schema import LEDGER_FILE
 from tests.analysis.report.test_figures import (
     WIDTHS,
     assert_all_is_inside,

@@ -16,9 +16,6 @@ from pydantic import Field
 from laggard.core.errors import InputError
 from laggard.core.run_schema import Record
 
-LEDGER_FILE = "ledger.jsonl"
-"""File of a run folder with the ledger of its tokens, one entry a line."""
-
 FIRST_DIGEST = "0" * 64
 """Digest before the first entry."""
 
