@@ -69,6 +69,7 @@ def to_png(figure: Figure) -> bytes:
 
 def _lay_out(figure: Figure) -> None:
     """Place everything once: with a layout of its own, each format would draw the figure twice."""
-    if figure.get_layout_engine() is not None:
-        figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
         figure.set_layout_engine(None)
