@@ -33,6 +33,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "emulate",
         "predict",
         "virtual",
+        "flower",
         "campaign",
         "reproduce",
         "verify",

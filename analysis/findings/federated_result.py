@@ -19,6 +19,9 @@ from laggard.core.text.text_format import (
     format_seconds,
 )
 
+_CLOCK_TOLERANCE = 0.01
+"""Part of a round by which the durations of its answers may exceed it, by other clocks."""
+
 _LEAST_SHARE = 0.01
 """Part of the makespan from which a client's slow answers are told."""
 
@@ -100,7 +103,7 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
     clipped = Counter(
         answer.rank for each in training.rounds for answer in each.answers if answer.clipped
     )
-    lasts = Counter(find_last(each) for each in training.rounds)
+    lasts = Counter(find_last(each, begun_s) for each, begun_s in list_begins(training))
     prolonged_s = _sum_prolongations(training)
     took_s = _list_durations(training)
     clients = tuple(
@@ -126,18 +129,37 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
     )
 
 
-def find_last(result: RoundResult) -> int | None:
-    """Return the client whose accepted answer took longest; None if no answer was accepted."""
+def list_begins(training: FederatedTraining) -> Sequence[tuple[RoundResult, float]]:
+    """Return each round with the time at which it began, which is the end of the one before it."""
+    ends_s = (each.ended_s for each in training.rounds)
+    return list(zip(training.rounds, (0.0, *ends_s), strict=False))
+
+
+def find_last(result: RoundResult, begun_s: float) -> int | None:
+    """Return the client whose accepted answer ended a round, because it took longest.
+
+    Args:
+        result: the round.
+        begun_s: time at which it began; 0 for the first one.
+
+    Returns:
+        The client; None if no answer was accepted, or if that one began before the round, as with a
+        buffer of answers.
+    """
     accepted = [each for each in result.answers if each.outcome == "accepted"]
-    return max(accepted, key=lambda each: each.took_s or 0.0).rank if accepted else None
+    if not accepted:
+        return None
+    last = max(accepted, key=lambda each: each.took_s or 0.0)
+    most_s = (result.ended_s - begun_s) * (1 + _CLOCK_TOLERANCE)
+    return last.rank if begun_s == 0 or (last.took_s or 0.0) <= most_s else None
 
 
 def _sum_prolongations(training: FederatedTraining) -> Mapping[int, float]:
     """Return by how many seconds each client's last answers came after the ones before them."""
     prolonged_s: dict[int, float] = {}
-    for each in training.rounds:
+    for each, begun_s in list_begins(training):
         took_s = sorted(answer.took_s for answer in each.answers if answer.took_s is not None)
-        last = find_last(each)
+        last = find_last(each, begun_s)
         if last is not None and len(took_s) > 1:
             prolonged_s[last] = prolonged_s.get(last, 0.0) + took_s[-1] - took_s[-2]
     return prolonged_s

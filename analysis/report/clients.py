@@ -81,7 +81,7 @@ def _format_client(client: Participation) -> tuple[str, ...]:
 def _format_rounds(run: RunData, rounds: tuple[RoundResult, ...]) -> Iterator[tuple[str, ...]]:
     begun_s = 0.0
     for each in rounds:
-        last = find_last(each)
+        last = find_last(each, begun_s)
         yield (
             str(each.round + 1),
             format_seconds(each.ended_s),

@@ -49,6 +49,9 @@ def _format_keys(schema: Schema, names: Mapping[str, str]) -> Iterator[str]:
     """Format the table of a model's keys, if it has keys."""
     properties = schema.get("properties", {})
     if not properties:
+        models = [each for each in _alternatives(schema) if "$ref" in each]
+        if models:
+            yield f"One of {' or '.join(_format_type(each, names) for each in models)}."
         return
     required = schema.get("required", [])
     rows = ["| key | meaning | value | default |", "|---|---|---|---|"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from laggard.core.errors import InputError
-from laggard.network_emulation.dilation import best_placement
+from laggard.network_emulation.dilation import ShareKind, best_placement
 
 _ROUNDING = 1e-9
 """Relative difference below which a given dilation counts as equal to the needed one."""
@@ -32,21 +32,26 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def plan_cpus(
-    shares: Mapping[str, float], cores: Sequence[int], reserve: float, dilation: float | None = None
+    shares: Mapping[str, float],
+    cores: Sequence[int],
+    reserve: float,
+    dilation: float | None = None,
+    kind: ShareKind = ShareKind.SPEED,
 ) -> CpuPlan:
     """Place every host on one core.
 
     Args:
-        shares: virtual speed of every host in cores, above 0 and at most 1: the largest during the
+        shares: virtual share of every host in cores, above 0 and at most 1: the largest during the
             run.
         cores: numbers of the cores that may be used.
         reserve: cores to keep free for the link emulator, the controller and the measurements.
         dilation: a fixed D; None selects the smallest that fits.
+        kind: what the shares count.
 
     Raises:
         InputError: if `dilation` is below what the shares need on these cores.
     """
-    placement, least = best_placement(shares, len(cores), reserve)
+    placement, least = best_placement(shares, len(cores), reserve, kind)
     if dilation is not None and dilation < least * (1 - _ROUNDING):
         raise InputError(
             f"dilation {dilation:g} is too low: shares with a sum of {sum(shares.values()):.3g}"

@@ -8,6 +8,7 @@ import pytest
 
 from laggard.core.errors import InputError
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
+from laggard.network_emulation.dilation import ShareKind
 
 _QUICKSTART = {
     "c1": 0.2,
@@ -29,6 +30,12 @@ def test_loads_are_level_and_cores_are_those_given() -> None:
     assert loads == {3: pytest.approx(0.4), 5: pytest.approx(0.4)}
     assert plan.dilation == 1.0
     assert list(plan.cpus) == list(_QUICKSTART)
+
+
+def test_programs_that_count_cpu_time_fit_where_a_training_needs_dilation() -> None:
+    shares = {f"h{i}": 0.15 for i in range(9)}
+    assert plan_cpus(shares, (0, 1), 0.5).dilation > 1.5
+    assert plan_cpus(shares, (0, 1), 0.5, kind=ShareKind.TIME).dilation == 1.0
 
 
 def test_a_fixed_dilation_is_kept() -> None:

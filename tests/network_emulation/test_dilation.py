@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from laggard.network_emulation.dilation import (
     CORE_CAPACITY,
+    ShareKind,
     auto_dilation,
     best_placement,
     compute_load,
@@ -24,27 +25,27 @@ def _named(shares: list[float]) -> dict[str, float]:
     return {f"h{i}": share for i, share in enumerate(shares)}
 
 
-def _cpu_time(share: float) -> float:
-    """What a host is planned to need: CPU time buys 1 / (2 - share) of what it buys at full
-    speed."""
-    return share * (2 - share)
+def _cpu_time(share: float, kind: ShareKind) -> float:
+    """What a host is planned to need: as a speed, CPU time buys 1 / (2 - share) of what it buys at
+    full speed."""
+    return share * (2 - share) if kind is ShareKind.SPEED else share
 
 
-def _smallest(shares: list[float], capacity: float) -> float:
+def _smallest(shares: list[float], capacity: float, kind: ShareKind) -> float:
     """Smallest D >= 1 at which all fit, by bisection."""
     low, high = 1.0, 1000.0
-    if sum(map(_cpu_time, shares)) <= capacity:
+    if sum(_cpu_time(share, kind) for share in shares) <= capacity:
         return low
     for _ in range(60):
         middle = (low + high) / 2
-        if sum(_cpu_time(share / middle) for share in shares) <= capacity:
+        if sum(_cpu_time(share / middle, kind) for share in shares) <= capacity:
             high = middle
         else:
             low = middle
     return high
 
 
-def _by_brute_force(shares: dict[str, float], cores: int, reserve: float) -> float:
+def _by_brute_force(shares: dict[str, float], cores: int, reserve: float, kind: ShareKind) -> float:
     hosts = list(shares)
     placements = (
         tuple(
@@ -55,13 +56,13 @@ def _by_brute_force(shares: dict[str, float], cores: int, reserve: float) -> flo
     )
     heaviest = (
         max(
-            _smallest([shares[h] for h in core], CORE_CAPACITY if len(core) > 1 else 1.0)
+            _smallest([shares[h] for h in core], CORE_CAPACITY if len(core) > 1 else 1.0, kind)
             for core in placement
             if core
         )
         for placement in placements
     )
-    return max(_smallest(list(shares.values()), cores - reserve), min(heaviest))
+    return max(_smallest(list(shares.values()), cores - reserve, kind), min(heaviest))
 
 
 @pytest.mark.parametrize(
@@ -81,13 +82,13 @@ def test_known_cases(shares: list[float], cores: int, reserve: float, expected: 
 
 
 @settings(deadline=None, max_examples=150)
-@given(_shares, st.integers(1, 3), st.sampled_from([0.0, 0.25, 0.5]))
+@given(_shares, st.integers(1, 3), st.sampled_from([0.0, 0.25, 0.5]), st.sampled_from(ShareKind))
 def test_as_good_as_brute_force_within_multifit_s_bound(
-    shares: list[float], cores: int, reserve: float
+    shares: list[float], cores: int, reserve: float, kind: ShareKind
 ) -> None:
     named = _named(shares)
-    best = _by_brute_force(named, cores, reserve)
-    found = auto_dilation(named, cores, reserve)
+    best = _by_brute_force(named, cores, reserve, kind)
+    found = auto_dilation(named, cores, reserve, kind)
     assert best - 1e-9 <= found <= best * 13 / 11 / CORE_CAPACITY + 1e-9
 
 
@@ -100,13 +101,15 @@ def test_a_greater_share_is_a_greater_load_between_once_and_twice_the_share(
     assert compute_load(small) <= compute_load(great)
 
 
-@given(_shares, st.integers(1, 4))
-def test_every_host_is_placed_once_and_fits(shares: list[float], cores: int) -> None:
+@given(_shares, st.integers(1, 4), st.sampled_from(ShareKind))
+def test_every_host_is_placed_once_and_fits(
+    shares: list[float], cores: int, kind: ShareKind
+) -> None:
     named = _named(shares)
-    placement, dilation = best_placement(named, cores, 0.5)
+    placement, dilation = best_placement(named, cores, 0.5, kind)
     assert sorted(host for core in placement for host in core) == sorted(named)
     for core in placement:
-        cpu_time = sum(_cpu_time(named[host] / dilation) for host in core)
+        cpu_time = sum(_cpu_time(named[host] / dilation, kind) for host in core)
         assert cpu_time <= (1.0 if len(core) == 1 else CORE_CAPACITY) + 1e-9
 
 

@@ -211,3 +211,30 @@ def test_late_answers_are_dropped_and_traced(tmp_path: Path) -> None:
     rounds = list_rounds(output_dir)
     assert any(result.list_clients("unanswered") for result, _ in rounds)
     assert all(len(result.list_clients("accepted")) == 1 for result, _ in rounds)
+
+
+def test_with_a_buffer_nobody_waits_for_the_slowest_client(tmp_path: Path) -> None:
+    """The fast clients answer again and again while the slow one trains."""
+    strategy = {"name": "federated", "clients": 4, "local_epochs": 2}
+    _, rounds = simulate(tmp_path / "rounds", {"strategy": strategy, "stop": {"steps": 8}})
+    output_dir, _ = simulate(
+        tmp_path / "buffered", {"strategy": {**strategy, "buffer": 2}, "stop": {"steps": 8}}
+    )
+    done = read_training_end(output_dir.done)
+    assert done is not None
+    assert (done.steps, done.versions) == (8, 8)
+    assert done.makespan_s < 0.5 * rounds.loop.now_s
+    updates = list_rounds(output_dir)
+    assert [result.round for result, _ in updates] == list(range(8))
+    took_s = {answer.rank: answer.took_s for result, _ in updates for answer in result.answers}
+    assert took_s[0] is not None
+    assert took_s[0] < done.makespan_s / 4
+
+
+def test_with_all_clients_in_a_buffer_it_is_federated_averaging(tmp_path: Path) -> None:
+    strategy = {"name": "federated", "clients": 4, "local_epochs": 2}
+    states = []
+    for name, more in (("rounds", {}), ("buffered", {"buffer": 4})):
+        _, simulation = simulate(tmp_path / name, {"strategy": {**strategy, **more}})
+        states.append(simulation.model.keeper.read())
+    assert torch.equal(*states)

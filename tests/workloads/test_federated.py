@@ -135,6 +135,23 @@ def test_chosen_clients_learn_and_answers_beyond_a_round_are_dropped(train: Trai
     assert float(read_lines(training.output_dir.evaluations)[-1]["accuracy"] or 0) > 0.75
 
 
+def test_with_a_buffer_clients_train_on_while_others_answer(train: Train) -> None:
+    strategy = {"name": "federated", "clients": 3, "buffer": 2}
+    training = train({**SMALL, "strategy": strategy, "stop": {"steps": 30}}, 4)
+    steps, done = training.table("steps"), training.done()
+    assert (done["steps"], done["versions"]) == (30, 30)
+    applied = steps[steps.applied_version >= 0]
+    assert (applied.groupby("applied_version").size() == 2).all()
+    ages = applied.applied_version - 1 - applied.read_version
+    assert (applied.staleness == ages).all()
+    assert ages.max() > 0, "an answer that waited for its update is older than one"
+    federated = load_run(training.collect()).federated
+    assert federated is not None
+    assert [each.round for each in federated.rounds] == [*range(30)]
+    assert {len(each.list_clients("accepted")) for each in federated.rounds} == {2}
+    assert float(read_lines(training.output_dir.evaluations)[-1]["accuracy"] or 0) > 0.6
+
+
 def test_rounds_go_on_when_a_client_is_lost(train: Train) -> None:
     strategy = {"name": "federated", "clients": 2}
     stop = {"steps": 100_000}

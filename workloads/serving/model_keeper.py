@@ -72,7 +72,7 @@ class ModelKeeper:
 
         The learning rate is multiplied by the update's fraction of a whole step.
         """
-        total = self._sum_pushes(update.pushes)
+        total = self._sum_pushes(update.pushes, update)
         for push in update.pushes:
             self.forget(push)
         self.version += 1
@@ -100,16 +100,19 @@ class ModelKeeper:
         The update's other gradients count as zero. The learning rate is 1 and nothing is
         remembered, as in averaging. The model stays as it is.
         """
-        count, total = self._state.parameters, self._sum_pushes(pushes)
+        count, total = self._state.parameters, self._sum_pushes(pushes, update)
         changed = self.read().clone()
         changed[:count] -= self._average(total[:count], update)
         return changed
 
-    def _sum_pushes(self, pushes: Sequence[Push]) -> torch.Tensor:
-        total = torch.zeros_like(self.read())
+    def _sum_pushes(self, pushes: Sequence[Push], update: Update) -> torch.Tensor:
+        """Return the sum of gradients, discounted as in their update, and of buffers, which are not."""
+        count, total = self._state.parameters, torch.zeros_like(self.read())
         for push in pushes:
             pushed = self._pending_gradients[push.rank, push.clock]
-            total += pushed if self._packer is None else self._packer.unpack(pushed)
+            vector = pushed if self._packer is None else self._packer.unpack(pushed)
+            total[:count] += update.discounts.get(push.rank, 1.0) * vector[:count]
+            total[count:] += vector[count:]
         return total
 
     def _average(self, total: torch.Tensor, update: Update) -> torch.Tensor:

@@ -105,6 +105,10 @@ def run_scenario(
         )
         if loaded.trains:
             record, folder = run_local(loaded, options)
+        elif loaded.flower is not None:
+            from laggard.flower.run_flower import run_flower
+
+            record, folder = run_flower(loaded, options, for_s or 0.0)
         else:
             from laggard.emulate.emulation import run_experiment
 
@@ -114,6 +118,10 @@ def run_scenario(
         from laggard.remote.run import run_remote
 
         _require_remote_options(links, dilation)
+        if loaded.flower is not None:
+            raise InputError(
+                f"--on {target.remote.name}: Flower apps run on emulated hosts only — run --on local"
+            )
         remote_options = RemoteOptions(
             runs,
             target.remote,

@@ -59,7 +59,7 @@ def check_scenario(
         print_text(f"warning: {warning}", err=True)
     count = len(warnings)
     verdict = f"{count} warning{'s' * (count > 1)}, no errors" if count else "no errors"
-    work = "" if loaded.trains else "no workload.yaml, so nothing is trained; "
+    work = "" if loaded.trains else f"{loaded.untrained_reason}; "
     print_text(f"{loaded.name}: {len(loaded.hosts)} hosts, {work}{verdict}")
 
 

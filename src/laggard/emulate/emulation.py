@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from pathlib import Path
 from laggard.core.errors import EmulationError, FidelityError, InputError
 from laggard.core.hosts import Host, select_hosts
 from laggard.core.node_values import is_node_path
-from laggard.core.run_schema import RunRecord
+from laggard.core.run_schema import RunRecord, StrategyRecord
 from laggard.emulate.control_messages import ControlRequest, EnterReply, HoldReply, LinksReply
 from laggard.emulate.control_socket import ControlReply, ControlSocket
 from laggard.emulate.output import EmulationStatus, build_link_document
 from laggard.layers_services.local.joining import open_namespaces
+from laggard.layers_services.local.namespaces import HostNamespaces
 from laggard.layers_services.local.provider import CONTROL_FOLDER_VARIABLE
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.fidelity.live_links import (
@@ -70,6 +72,31 @@ class EmulationCallbacks:
     on_violations: Callable[[Sequence[TimedViolation]], None]
 
 
+class Application(ABC):
+    """Program that a run starts in its hosts, after the plays of `launch`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the stage in which it runs."""
+
+    @abstractmethod
+    def describe(self) -> StrategyRecord:
+        """Return what the record of the run says of it."""
+
+    @abstractmethod
+    def run(self, context: RunContext, namespaces: HostNamespaces) -> None:
+        """Run it to its end, in a process of its own inside the sandbox.
+
+        Raises:
+            LaggardError: it failed.
+        """
+
+    @abstractmethod
+    def collect(self, context: RunContext) -> None:
+        """Analyze what it left, outside the sandbox, and complete the record."""
+
+
 def run_emulation(
     scenario: Scenario,
     options: RunOptions,
@@ -109,7 +136,10 @@ def run_emulation(
 
 
 def run_experiment(
-    scenario: Scenario, options: RunOptions, for_s: float = 0.0
+    scenario: Scenario,
+    options: RunOptions,
+    for_s: float = 0.0,
+    application: Application | None = None,
 ) -> tuple[RunRecord, Path]:
     """Run the plays of a scenario that trains nothing, on its verified continuum.
 
@@ -121,6 +151,7 @@ def run_experiment(
         scenario: the loaded scenario
         options: options of the run
         for_s: virtual seconds between the end of `launch` and the begin of `finalize`
+        application: program that runs after the plays of `launch`; None for none
 
     Returns:
         The final record, and the run folder, with its report.
@@ -132,14 +163,19 @@ def run_experiment(
 
     def finalize(context: RunContext, status: int) -> None:
         finalize_record(context, status)
-        report_untrained_run(context.journal)
+        if application is None:
+            report_untrained_run(context.journal)
+        else:
+            application.collect(context)
         context.journal.display.close()
 
     silent = EmulationCallbacks(lambda _: None, lambda _: None)
     return run_in_sandbox(
         scenario,
         replace(options, for_s=for_s),
-        lambda context: _run_in_sandbox(context, silent, for_s, is_experiment=True),
+        lambda context: _run_in_sandbox(
+            context, silent, for_s, is_experiment=True, application=application
+        ),
         finalize,
         _EXPERIMENT_ENDING_S,
     )
@@ -151,16 +187,19 @@ def _run_in_sandbox(
     for_s: float | None,
     *,
     is_experiment: bool = False,
+    application: Application | None = None,
 ) -> int:
     """Run the emulation inside the sandbox and record every outcome in the run's record."""
     try:
+        if application is not None:
+            context.journal.update(strategy=application.describe())
         with (
             open_continuum(context, lambda: None) as continuum,
             Prober(_list_endpoints(context, continuum)) as prober,
         ):
             record_fidelity(context.folder, continuum.checks, context.fidelity)
             run_workflow_stage(context, "prepare")
-            emulation = _Emulation(context, continuum, prober, callbacks)
+            emulation = _Emulation(context, continuum, prober, callbacks, application)
             violations = emulation.run_until(for_s)
             run_workflow_stage(context, "finalize")
             if is_experiment:
@@ -192,6 +231,7 @@ class _Emulation:
     continuum: Continuum
     prober: Prober
     callbacks: EmulationCallbacks
+    application: Application | None = None
     _interrupt: KeyboardInterrupt | None = None
     _scheduler: Scheduler = field(init=False)
     _last_counters: Look = field(init=False)
@@ -249,9 +289,11 @@ class _Emulation:
         return (*watch.violations(zero_ns), *find_late_changes(events, zero_ns, dilation))
 
     def _launch(self) -> None:
-        """Run the plays of `launch` in a process of its own, whose programs are held to shares."""
+        """Run plays and application in a process of its own, whose programs are held to shares."""
         os.environ[CONTROL_FOLDER_VARIABLE] = str(self.context.folder)
         run_plays(self.context, "launch")
+        if self.application is not None:
+            self.application.run(self.context, self.continuum.namespaces)
 
     def _wait(
         self,
@@ -262,8 +304,9 @@ class _Emulation:
         """Serve until the plays of `launch` have ended, and for the time after them."""
         journal = self.context.journal
         try:
-            if has_stage(self.context, "launch"):
-                with journal.stage("workflow: launch"):
+            name = "workflow: launch" if self.application is None else self.application.name
+            if has_stage(self.context, "launch") or self.application is not None:
+                with journal.stage(name):
                     serve_until(launched.is_done)
                     launched.result()
             self.callbacks.on_up(self._create_status())

@@ -86,7 +86,8 @@ def predict_scenario(
     scenario = load_scenario(folder, overrides)
     if not scenario.trains:
         raise InputError(
-            f"{folder}: has no workload.yaml, so nothing is trained — add one, or use laggard plan"
+            f"{folder}: {scenario.untrained_reason} — give a scenario whose workload.yaml has a"
+            " model and a dataset, or use laggard plan"
         )
     if options.samples is not None and options.workers is None:
         raise InputError(

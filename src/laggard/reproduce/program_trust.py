@@ -57,6 +57,8 @@ def _list_programs(scenario: Scenario) -> Iterator[str]:
         yield f"{Path(each.where).name}: {each.kind} {each.name}: {each.module}"
     if scenario.workflow.plays and not program.tasks:
         yield f"workflow.yaml: {len(scenario.workflow.plays)} plays of Ansible"
+    if scenario.flower is not None:
+        yield f"workload.yaml: Flower app {scenario.flower.flower}, run by {scenario.flower.python}"
     if scenario.trains:
         named = {"model": scenario.workload.model, "dataset": scenario.workload.dataset.name}
         for kind, name in named.items():

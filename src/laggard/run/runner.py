@@ -130,7 +130,11 @@ def run_in_sandbox(
     check_prerequisites(need_tun=backend == "userspace")
     cores = usable_cores()
     cpu = plan_cpus(
-        scenario.peak_shares, cores, count_reserved_cores(scenario, len(cores)), options.dilation
+        scenario.peak_shares,
+        cores,
+        count_reserved_cores(scenario, len(cores)),
+        options.dilation,
+        scenario.share_kind,
     )
     # Hosts on a kernel without IPv6 have IPv4 addresses only.
     if not kernel_has_ipv6():

@@ -42,7 +42,11 @@ def list_emulation_limits(
     """
     numbers = usable_cores() if cores is None else tuple(range(cores))
     plan = plan_cpus(
-        scenario.peak_shares, numbers, count_reserved_cores(scenario, len(numbers)), dilation
+        scenario.peak_shares,
+        numbers,
+        count_reserved_cores(scenario, len(numbers)),
+        dilation,
+        scenario.share_kind,
     )
     small = [
         name

@@ -7,24 +7,28 @@ files in `schemas/` again. A test fails if they are out of date.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from laggard.core.files.output_files import write_text
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.network_emulation.model import Heterogeneity, Network
+from laggard.workloads.specification.flower_app import FlowerApp
 from laggard.workloads.workload import Workload
 
 SCHEMA_FOLDER = Path(__file__).resolve().parent / "schemas"
-MODELS: Mapping[str, type[BaseModel]] = {
-    "layers_services": LayersServices,
-    "network": Network,
-    "workflow": Workflow,
-    "heterogeneity": Heterogeneity,
-    "workload": Workload,
+MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
+    "layers_services": (LayersServices,),
+    "network": (Network,),
+    "workflow": (Workflow,),
+    "heterogeneity": (Heterogeneity,),
+    "workload": (Workload, FlowerApp),
 }
+"""Models of each file, of which its content is one."""
 
 
 def get_schema_path(name: str) -> Path:
@@ -34,7 +38,8 @@ def get_schema_path(name: str) -> Path:
 
 def format_schema(name: str) -> str:
     """Generate the text of a scenario file's schema."""
-    schema = MODELS[name].model_json_schema(by_alias=True, mode="validation")
+    union = reduce(operator.or_, MODELS[name])
+    schema = TypeAdapter(union).json_schema(by_alias=True, mode="validation")
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

@@ -24,6 +24,7 @@ from laggard.layers_services.model import LayersServices, Workflow
 from laggard.layers_services.validate import MAX_HOSTS, validate_workflow
 from laggard.layers_services.validate import check_hosts as validate_layers
 from laggard.network_emulation.compute.plan_shares import plan_shares
+from laggard.network_emulation.dilation import ShareKind
 from laggard.network_emulation.dynamics.changes import TimedChange, peak_shares
 from laggard.network_emulation.dynamics.expand import expand_events
 from laggard.network_emulation.links.link_matrix import MatrixCell
@@ -46,6 +47,7 @@ from laggard.scenario.files import (
 from laggard.scenario.overrides import parse_override
 from laggard.scenario.ring_topology import resolve_order
 from laggard.workloads.plan import place
+from laggard.workloads.specification.flower_app import FlowerApp, names_flower_app
 from laggard.workloads.validate import MAX_WORKERS, get_event_horizon_s, validate_placement
 from laggard.workloads.validate import find_warnings as find_workload_warnings
 from laggard.workloads.validate import validate as validate_workload
@@ -79,6 +81,8 @@ class Scenario:
         trains: whether the scenario is used for training. If not, it has no ranks, and `workload`
             has no meaning.
         workload: content of `workload.yaml`, with the absolute path of the dataset's folder.
+        flower: content of a `workload.yaml` that runs a Flower app, with absolute paths; None for
+            another one.
         hosts: all hosts in order, with their addresses.
         links: plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
@@ -100,6 +104,7 @@ class Scenario:
     heterogeneity: Heterogeneity
     trains: bool
     workload: Workload
+    flower: FlowerApp | None
     hosts: tuple[Host, ...]
     links: LinkPlan
     shares: Mapping[str, float]
@@ -121,9 +126,21 @@ class Scenario:
         return peak_shares(self.shares, self.changes)
 
     @property
+    def share_kind(self) -> ShareKind:
+        """Return what the shares count: only workers of a training count their work."""
+        return ShareKind.SPEED if self.trains else ShareKind.TIME
+
+    @property
     def reference_host(self) -> Host:
         """Return the host whose clock is the reference: that of the first rank, if there is one."""
         return (*self.ranks, *self.hosts)[0]
+
+    @property
+    def untrained_reason(self) -> str:
+        """Return why a scenario without ranks has none."""
+        if self.flower is not None:
+            return "workload.yaml runs a Flower app, whose steps are its own"
+        return "there is no workload.yaml, so nothing is trained"
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -152,6 +169,7 @@ class Scenario:
             {name: data for name, data in written.items() if data is not None}
             | dict(self._traces)
             | env_file
+            | dict({} if self.flower is None else self.flower.read_files(self.folder))
         )
 
 
@@ -202,6 +220,7 @@ class _ScenarioModels:
     workflow: Workflow | None
     heterogeneity: Heterogeneity | None
     workload: Workload | None
+    flower: FlowerApp | None
 
 
 def load_scenario(
@@ -239,7 +258,8 @@ def load_scenario(
     )
     problems.add(unreadable)
     sources = _collect_sources(folder, files)
-    trains = training and _has_content(files, "workload")
+    runs_app = names_flower_app(sources.workload.value)
+    trains = training and _has_content(files, "workload") and not runs_app
     models = _validate_models(files, folder, problems)
     hosts = () if models.layers is None else compile_hosts(models.layers)
     # Every further check needs the hosts, so the collected problems are reported here.
@@ -253,6 +273,8 @@ def load_scenario(
     traces, missing = read_csv_files(models.heterogeneity, models.workload, folder, sources)
     problems.add(missing)
     models = _resolve_churn(models, hosts, traces, sources, problems)
+    if training and models.flower is not None:
+        problems.add(models.flower.find_problems(len(hosts), sources.workload))
     ranks = _place_ranks(models, hosts, sources, problems, most_hosts) if trains else ()
     network = _plan_network(models, hosts, sources, problems, traces)
     if network is not None and models.heterogeneity is not None:
@@ -299,14 +321,17 @@ def _validate_models(
             else None
         )
 
-    has_workload = _has_content(files, "workload")
-    workload = model("workload", Workload) if has_workload else _NO_TRAINING
+    runs_app = "workload" in files and names_flower_app(files["workload"].source.value)
+    trains = _has_content(files, "workload") and not runs_app
+    workload = model("workload", Workload) if trains else _NO_TRAINING
+    flower = model("workload", FlowerApp) if runs_app else None
     return _ScenarioModels(
         model("layers_services", LayersServices),
         model("network", Network),
         model("workflow", Workflow),
         model("heterogeneity", Heterogeneity),
         None if workload is None else workload.located(folder.absolute()),
+        None if flower is None else flower.located(folder.absolute()),
     )
 
 
@@ -450,6 +475,7 @@ def _create_scenario(
         heterogeneity=models.heterogeneity,
         trains=bool(ranks),
         workload=models.workload,
+        flower=models.flower,
         hosts=hosts,
         links=links,
         shares=MappingProxyType(dict(shares)),

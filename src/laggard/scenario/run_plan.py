@@ -16,7 +16,6 @@ from laggard.core.text.text_columns import align_columns
 from laggard.layers_services.e2clab.program import PlannedProgram, list_program
 from laggard.layers_services.machine_description import MachineDescription
 from laggard.network_emulation.compute.cpu_plan import plan_cpus, usable_cores
-from laggard.network_emulation.dilation import compute_load
 from laggard.network_emulation.jitter import Distribution
 from laggard.network_emulation.links.plan_links import Constraint, tier_pairs
 from laggard.network_emulation.model import (
@@ -239,7 +238,8 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
     """
     machine = machine or LocalMachine.detect()
     reserved = count_reserved_cores(scenario, len(machine.cores), machine.reserved_cores)
-    cpu = plan_cpus(scenario.peak_shares, machine.cores, reserved)
+    kind = scenario.share_kind
+    cpu = plan_cpus(scenario.peak_shares, machine.cores, reserved, kind=kind)
     return _create_run_plan(scenario, cpu.cpus, own_machines=False).model_copy(
         update={
             "backend": machine.links,
@@ -249,7 +249,9 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
             "usable_cores": len(machine.cores) - reserved,
             "bring_up_s": round(estimate_bring_up(scenario, cpu).total_s, 1),
             "cpu_load": round(
-                sum(compute_load(share / cpu.dilation) for share in scenario.peak_shares.values()),
+                sum(
+                    kind.compute_load(each / cpu.dilation) for each in scenario.peak_shares.values()
+                ),
                 4,
             ),
         }

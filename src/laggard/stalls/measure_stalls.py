@@ -116,8 +116,8 @@ def measure_stalls(
     scenario = load_scenario(scenario_folder, overrides)
     if not scenario.trains:
         raise InputError(
-            f"{scenario_folder}: has no workload.yaml, so nothing is trained — add one, or use"
-            " laggard plan"
+            f"{scenario_folder}: {scenario.untrained_reason} — give a scenario whose workload.yaml"
+            " has a model and a dataset, or use laggard plan"
         )
     variants = plan_variants(scenario, options.steps)
     name = to_folder_name(options.name or f"stalls-{scenario.name}")

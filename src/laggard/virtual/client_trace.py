@@ -29,6 +29,7 @@ class ClientStep:
         handled_s: time at which the server had handled its answer.
         loss: mean loss of its samples.
         applied_version: version of the model with its answer; -1 if it was dropped.
+        evaluations: begin and end of each evaluation between its answer and the next model.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class ClientStep:
     handled_s: float = 0.0
     loss: float = 0.0
     applied_version: int = UNKNOWN
+    evaluations: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass
@@ -104,7 +106,7 @@ class ClientTrace:
             # Nothing tells the forward pass from the backward pass and the optimizer here.
             (Phase.FORWARD, done.loaded_s, done.computed_s, NO_PEER, 0, done.samples * self.epochs),
             (Phase.COMM, done.computed_s, done.handled_s, server, whole, 0),
-            (Phase.COMM, done.handled_s, sent_s, waits_for, 0, 0),
+            *_split_wait(done, sent_s, waits_for),
             (Phase.COMM, sent_s, ended_s, server, whole, 0),
         )
         return (each for each in spans if each[2] > each[1])
@@ -113,3 +115,15 @@ class ClientTrace:
         """Write what is left."""
         self._spans.close()
         self._steps.close()
+
+
+def _split_wait(
+    done: ClientStep, sent_s: float, waits_for: int
+) -> Iterator[tuple[Phase, float, float, int, int, int]]:
+    """Yield the wait of a client for its next model, and the evaluations that interrupt it."""
+    since_s = done.handled_s
+    for began_s, ended_s in done.evaluations:
+        yield Phase.COMM, since_s, began_s, waits_for, 0, 0
+        yield Phase.OTHER, began_s, ended_s, NO_PEER, 0, 0
+        since_s = ended_s
+    yield Phase.COMM, since_s, sent_s, waits_for, 0, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +13,7 @@ import torch
 from laggard.core.errors import InputError
 from laggard.core.rules.federated_rounds import FederatedRule
 from laggard.core.rules.server_rule import Push, Reaction, ServerReply, Update
-from laggard.core.run_schema import RoundResult, StopReason
+from laggard.core.run_schema import ChurnEvent, RoundResult, StopReason
 from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.strategies.server import ServerSimulation
 from laggard.core.simulation.training import SimulationInput
@@ -25,6 +25,7 @@ from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.models.one_thread import compute_on_one_thread
 from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.output.worker_output import append_line, write_whole
+from laggard.workloads.specification.churn import Turn, absent_at_start
 from laggard.workloads.specification.training import Stop
 from laggard.workloads.tracing.step_result import UNKNOWN
 
@@ -58,6 +59,7 @@ class FederatedSimulation(ServerSimulation):
         stop: end of the training.
         evaluate_every: samples between two evaluations.
         treasury: tokens of the clients; None without tokens.
+        turns: departures and arrivals of clients, by time.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class FederatedSimulation(ServerSimulation):
         stop: Stop,
         evaluate_every: int,
         treasury: TokenTreasury | None = None,
+        turns: Sequence[Turn] = (),
     ) -> None:
         super().__init__(sim_input, rule)
         self._federated, self.model, self._trace, self.round_s = rule, model, trace, round_s
@@ -81,6 +84,10 @@ class FederatedSimulation(ServerSimulation):
         self._samples, self._clock = 0, UNKNOWN
         self._stopped_by: StopReason | None = None
         self._carried: Counter[tuple[str, str]] = Counter()
+        self._turns, self._absent = turns, absent_at_start(turns)
+        self._left_s: dict[int, float] = {}
+        self._joined_s: dict[int, float] = {}
+        self.churn: list[ChurnEvent] = []
 
     def train(self) -> None:
         """Train to the end, and write what a training writes.
@@ -91,6 +98,8 @@ class FederatedSimulation(ServerSimulation):
         write_whole(self._output_dir.zero, json.dumps({"zero_ns": 0}).encode())
         if self._stop.time_s is not None:
             self.loop.schedule(self._stop.time_s, self._end_by_time)
+        for turn in self._turns:
+            self.loop.schedule(turn.at_s, partial(self._take_turn, turn))
         with compute_on_one_thread():
             self.simulate()
         if self._stopped_by is None:
@@ -104,23 +113,58 @@ class FederatedSimulation(ServerSimulation):
                 f"federated: no round ended within the {self._stop.time_s:g} s of stop.time — give"
                 " more time, or let fewer clients make a round"
             )
-        for done in self._open.values():
+        for rank, done in self._open.items():
             if done.handled_s:
-                self._trace.finish_step(done, self.loop.now_s, self.loop.now_s)
+                ended_s = self._left_s.get(rank, self.loop.now_s)
+                self._trace.finish_step(done, ended_s, ended_s)
         self._trace.close()
         self._write_end()
 
     def begin(self, rank: int) -> None:
-        """Let a client join; the last one that does begins the first round."""
-        self.answer(self._rule.add_member(rank))
+        """Let a client join that is there; the last one that does begins the first round."""
+        is_absent = self.sim_input.hosts[rank] in self._absent
+        rule = self._rule
+        self.answer(rule.remove_member(rank) if is_absent else rule.add_member(rank))
         self.serve_queued()
+
+    def _take_turn(self, turn: Turn) -> None:
+        """Let the clients of a host leave or join."""
+        for rank, host in enumerate(self.sim_input.hosts):
+            if host == turn.host:
+                (self.join if turn.joins else self.leave)(rank)
+                self.churn.append(
+                    ChurnEvent(
+                        rank=rank,
+                        host=host,
+                        kind="joined" if turn.joins else "left",
+                        requested_s=turn.at_s,
+                        effective_s=self.loop.now_s,
+                    )
+                )
+
+    def leave(self, rank: int) -> None:
+        """Let a client leave, whose step is lost unless the server has handled its answer."""
+        self._sent.pop(rank, None)
+        if rank in self._open:
+            if self._open[rank].handled_s:
+                self._left_s[rank] = self.loop.now_s
+            else:
+                del self._open[rank]
+        super().leave(rank)
+
+    def join(self, rank: int) -> None:
+        """Let a client join, which waits until a round selects it."""
+        self._joined_s[rank] = self.loop.now_s
+        super().join(rank)
 
     def compute_s(self, rank: int, step: int) -> float:
         """Return the seconds of a client's round, which begins now, outside slow periods."""
         sent, now_s = self._sent[rank], self.loop.now_s
-        before = self._open.pop(rank, None)
-        begun_s = 0.0
-        if before is not None:
+        before, left_s = self._open.pop(rank, None), self._left_s.pop(rank, None)
+        begun_s = self._joined_s.pop(rank, 0.0)
+        if before is not None and left_s is not None:
+            self._trace.finish_step(before, left_s, left_s)
+        elif before is not None:
             begun_s = now_s
             self._trace.finish_step(before, sent.at_s, now_s, sent.reply.waited_for)
         samples = self._federated.samples[rank]
@@ -162,10 +206,7 @@ class FederatedSimulation(ServerSimulation):
             self.loop.schedule(self.loop.now_s + deadline_s, expire)
 
     def _expire(self, turn: int) -> None:
-        reaction = self._federated.expire(turn)
-        if not self.take_updates(reaction, Push(UNKNOWN, UNKNOWN, 0, 0)):
-            self.answer(reaction)
-            self.serve_queued()
+        self.handle(self._federated.expire(turn))
 
     def send_model(self, reply: ServerReply) -> None:
         """Send the model to a client that a round selects."""

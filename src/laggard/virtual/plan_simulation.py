@@ -15,6 +15,7 @@ from laggard.virtual.token_treasury import create_treasury, select_ranks
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.specification.churn import turns
 from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.streams.plan_partition import plan_partition
 
@@ -78,4 +79,5 @@ def plan_simulation(
         workload.stop,
         workload.evaluate_every or partition.samples,
         treasury,
+        turns(workload.churn_entries, scenario.hosts, scenario.ranks),
     )

@@ -87,8 +87,8 @@ def require_virtual(scenario: Scenario) -> None:
     option = f"--on {VIRTUAL_TESTBED}"
     if not scenario.trains:
         raise InputError(
-            f"{option}: {scenario.name} has no workload.yaml, so nothing is trained — add one, or"
-            " run --on local"
+            f"{option}: {scenario.name}: {scenario.untrained_reason} — give a scenario whose"
+            " workload.yaml has a model and a dataset, or run --on local"
         )
     workload = scenario.workload
     if workload.local_batch is None:
@@ -96,14 +96,10 @@ def require_virtual(scenario: Scenario) -> None:
             f"{option}: the strategy is {workload.strategy.name}, and only federated trainings run"
             " in virtual time — run --on local, or use `laggard simulate`, which trains nothing"
         )
-    for given, name in (
-        (workload.churn_entries, "churn"),
-        (workload.resume, "resume"),
-    ):
-        if given:
-            raise InputError(
-                f"{option}: {name} has no effect in virtual time — remove it, or run --on local"
-            )
+    if workload.resume:
+        raise InputError(
+            f"{option}: resume has no effect in virtual time — remove it, or run --on local"
+        )
 
 
 def _train(journal: Journal, scenario: Scenario) -> Sequence[float]:
@@ -121,6 +117,7 @@ def _train(journal: Journal, scenario: Scenario) -> Sequence[float]:
         simulation = plan_simulation(scenario, output_dir)
     with journal.stage("train"):
         simulation.train()
+    journal.update(churn=tuple(simulation.churn))
     links = [
         {"src": src, "dst": dst, "bytes": carried}
         for (src, dst), carried in simulation.carried_bytes.items()

@@ -91,6 +91,15 @@ def test_who_took_part_is_counted(quickstart_run: RunData) -> None:
     assert result.average_by_tier() == {"cloud": 2.5, "fog": 0.0, "edge": 0.75}
 
 
+def test_nobody_ends_a_round_that_its_answers_do_not_begin_with(quickstart_run: RunData) -> None:
+    """As with a buffer, where clients begin at any time."""
+    buffered = make_round(0, 2.0, r0=2.0), make_round(1, 3.0, r1=2.5, r2=0.5)
+    result = find_federated_result(federate(quickstart_run, buffered))
+    assert result is not None
+    assert [each.last for each in result.clients] == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert sum(each.prolonged_s for each in result.clients) == 0
+
+
 def test_it_is_told_to_people_and_programs(quickstart_run: RunData) -> None:
     run = federate(quickstart_run)
     part, slow, lost, accuracy = format_rounds(find_federated_result(run))

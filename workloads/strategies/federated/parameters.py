@@ -3,7 +3,8 @@
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-efficient learning
 of deep networks from decentralized data", AISTATS 2017 (FedAvg). With `proximal`, T. Li et al.,
 "Federated optimization in heterogeneous networks", MLSys 2020 (FedProx). With a server optimizer,
-S. Reddi et al., "Adaptive federated optimization", ICLR 2021 (FedAdam).
+S. Reddi et al., "Adaptive federated optimization", ICLR 2021 (FedAdam). With `buffer`, J. Nguyen et
+al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022 (FedBuff).
 
 w <- w - server_lr * (sum of n_k (w - w_k) over the chosen clients) / (sum of n_k). Client k, with
 n_k samples, begins with w and ends with w_k after `local_epochs` passes over them.
@@ -12,10 +13,12 @@ n_k samples, begins with w and ends with w_k after `local_epochs` passes over th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from laggard.core.corrections.broken_rules import broken_rule
+from laggard.core.edits import remove_key
 from laggard.core.run_schema import SyncMode
 from laggard.core.units import DurationS
 from laggard.workloads.specification.section import NameOrMapping, Section, named
@@ -127,6 +130,15 @@ class FederatedParameters(ServerParameters):
         le=100,
         description="clients that a round asks, relative to the answers that it needs",
     )
+    buffer: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description=(
+            "answers that make an update while others still train: `clients` train at any time,"
+            " without rounds (FedBuff); default: rounds"
+        ),
+    )
     deadline_s: DurationS | None = Field(
         default=None,
         gt=0,
@@ -176,13 +188,32 @@ class FederatedParameters(ServerParameters):
         """Return the number of answers that make a round."""
         return -(-workers // 2) if self.clients is None else self.clients
 
+    @model_validator(mode="after")
+    def _a_buffer_has_no_rounds(self) -> Self:
+        given = {
+            "deadline": self.deadline_s is not None,
+            "over_commitment": self.over_commitment > 1,
+        }
+        for key in [
+            name for name, is_given in given.items() if is_given and self.buffer is not None
+        ]:
+            advice = remove_key((key,), f"remove {key}, or buffer")
+            raise broken_rule(
+                f"with a buffer there are no rounds, so {key} has no effect", advice, (key,)
+            )
+        return self
+
     def check_ranks(self, ranks: int) -> RankProblem | None:
-        """Require that there are as many clients as a round needs answers."""
-        if self.clients is None or self.clients <= ranks:
-            return None
-        return RankProblem(
-            "clients", f"a round cannot have more answers than {ranks} workers", ranks
-        )
+        """Require that there are as many clients as a round or an update needs answers."""
+        answers = self.count_answers(ranks)
+        if answers > ranks:
+            return RankProblem(
+                "clients", f"a round cannot have more answers than {ranks} workers", ranks
+            )
+        if self.buffer is not None and self.buffer > answers:
+            rule = f"{answers} clients train at a time, so no update can have more answers"
+            return RankProblem("buffer", rule, answers)
+        return None
 
     @property
     def server_optimizer(self) -> OptimizerSpec:
@@ -191,12 +222,14 @@ class FederatedParameters(ServerParameters):
 
     def create_update_rule(self, partition: Partition, seed: int) -> FederatedRule:
         """Create the server's rule (see `ServerParameters`)."""
-        from laggard.core.rules.federated_rounds import FederatedRule
+        from laggard.core.rules.federated_rounds import BufferedRule, FederatedRule
 
         clients = range(partition.world_size)
         samples = tuple(len(partition.share(0, client).indices) for client in clients)
         selector = self.selection.create_selector(seed)
         answers = self.count_answers(partition.world_size)
+        if self.buffer is not None:
+            return BufferedRule(samples, selector, self.buffer, answers)
         # Without the tolerance, 10 * 1.1 would ask twelve.
         asked = math.ceil(answers * self.over_commitment - 1e-9)
         return FederatedRule(samples, selector, answers, asked, self.deadline_s)

@@ -44,8 +44,8 @@ class ForecastTask(CellTask):
         scenario = load_scenario(folder / self.path, self.overrides)
         if not scenario.trains:
             raise InputError(
-                f"{self.path}: has no workload.yaml, so nothing is trained — add one, or give"
-                " another scenario"
+                f"{self.path}: {scenario.untrained_reason} — give a scenario whose workload.yaml"
+                " has a model and a dataset"
             )
         require_predictable(scenario)
         return tuple(self._list_files(folder))

@@ -78,6 +78,7 @@ def measure_contributions(
     valuation: Valuation,
     rng: np.random.Generator,
     orders: int,
+    most_exact: int = MOST_EXACT_CLIENTS,
 ) -> Mapping[int, ClientContribution]:
     """Return the contribution of each client.
 
@@ -85,8 +86,9 @@ def measure_contributions(
         value: gain of the model with the answers of these clients only.
         clients: clients of the round, all different.
         valuation: how the gain is divided.
-        rng: source of the random orders when there are more than eight clients.
-        orders: number of random orders, each with its reverse.
+        rng: source of the random orders.
+        orders: number of random orders, each with its reverse, if Shapley values are not exact.
+        most_exact: clients up to which they are.
 
     Examples:
         >>> gain = lambda coalition: float(len(coalition & {3}))
@@ -101,7 +103,7 @@ def measure_contributions(
         everybody = frozenset(clients)
         whole = known(everybody)
         return {each: ClientContribution(whole - known(everybody - {each})) for each in clients}
-    if len(clients) <= MOST_EXACT_CLIENTS:
+    if len(clients) <= most_exact:
         return _divide_exactly(known, clients, rng)
     return _sample_orders(known, clients, rng, orders)
 

@@ -131,12 +131,7 @@ class FederatedRule:
         self._selection = None
         self._empty_rounds = 0 if accepted else self._empty_rounds + 1
         if self._empty_rounds == MOST_EMPTY_ROUNDS:
-            raise InputError(
-                f"federated: {MOST_EMPTY_ROUNDS} rounds in a row had no answer that could be used;"
-                " clients were lost or took longer than the deadline, or their losses or weights"
-                " are not finite — lower optimizer.lr or strategy.server.lr, or give more time with"
-                " strategy.deadline"
-            )
+            raise _make_empty_error()
         if not accepted:
             return ended, ()
         self._round += 1
@@ -160,21 +155,104 @@ class FederatedRule:
     def _begin_round(self, cause: int) -> tuple[ServerReply, ...]:
         if self._expected:
             return ()
-        # Nobody's speed is known before its first answer; it may be that of the others.
-        known = [*self._took_s.values()]
-        guess_s = sum(known) / len(known) if known else 1.0
-        candidates = [
-            ClientCandidate(rank, self.samples[rank], self._took_s.get(rank, guess_s))
-            for rank in sorted(self._idle)
-        ]
-        selection = self.selector.select(candidates, self.invited)
+        selection = self.selector.select(self._list_candidates(), self.invited)
         if not selection.clients:
             return ()
         self._selection = selection
+        return self._reply_to_selected(selection, cause)
+
+    def _list_candidates(self) -> list[ClientCandidate]:
+        # Nobody's speed is known before its first answer; it may be that of the others.
+        known = [*self._took_s.values()]
+        guess_s = sum(known) / len(known) if known else 1.0
+        return [
+            ClientCandidate(rank, self.samples[rank], self._took_s.get(rank, guess_s))
+            for rank in sorted(self._idle)
+        ]
+
+    def _reply_to_selected(self, selection: ClientSelection, cause: int) -> tuple[ServerReply, ...]:
         self.turn += 1
-        self._asked = set(selection.clients)
+        self._asked |= set(selection.clients)
         self._idle -= self._asked
         return tuple(
             ServerReply(rank, self._round, NOBODY if rank == cause else cause)
             for rank in selection.clients
         )
+
+
+@dataclass
+class BufferedRule(FederatedRule):
+    """Rule of a server that follows its clients without rounds (FedBuff).
+
+    `invited` clients train at any time: as soon as one has answered, another is selected. `clients`
+    answers, which began with different versions of the model, become one update. The change of an
+    answer counts 1 / sqrt(1 + s), where s is the number of updates since its client was selected. A
+    client whose answer waits for its update is not selected again before. J. Nguyen et al.,
+    "Federated learning with buffered asynchronous aggregation", AISTATS 2022; with `clients` of 1,
+    the staleness function of FedAsync (C. Xie et al., OPT 2020).
+    """
+
+    _choices: dict[int, ClientChoice] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)
+    _failures: int = 0
+
+    def remove_member(self, rank: int) -> Reaction:
+        """Stop waiting for a client that is gone, whose earlier answer still counts."""
+        self._gone.add(rank)
+        return super().remove_member(rank)
+
+    def add_member(self, rank: int) -> Reaction:
+        """Let a client wait until it is asked (see `ServerUpdateRule`)."""
+        self._gone.discard(rank)
+        return super().add_member(rank)
+
+    def _fail(self, rank: int, took_s: float) -> None:
+        super()._fail(rank, took_s)
+        self._failures += 1
+        if self._failures == MOST_EMPTY_ROUNDS * self.invited:
+            raise _make_empty_error()
+
+    def _continue(self, cause: int, dropped: tuple[Push, ...] = ()) -> Reaction:
+        """Make an update if enough have answered, and let others begin."""
+        self._idle -= {push.rank for push in self._accepted}
+        flushed = self._flush() if len(self._accepted) >= self.clients else None
+        replies = self._select_more(cause)
+        if flushed is None and self._accepted and not (replies or self._asked):
+            # Nobody else is there, so the buffer would stay as it is.
+            flushed, replies = self._flush(), self._select_more(cause)
+        if flushed is None:
+            return Reaction(replies=replies, dropped=dropped)
+        ended, update = flushed
+        return Reaction((update,), replies, dropped, ended)
+
+    def _select_more(self, cause: int) -> tuple[ServerReply, ...]:
+        """Select as many idle clients as may train beside those that do."""
+        wanted = self.invited - len(self._asked)
+        if self._expected or wanted < 1 or not self._idle:
+            return ()
+        selection = self.selector.select(self._list_candidates(), wanted)
+        self._choices |= {choice.client: choice for choice in selection.choices}
+        return self._reply_to_selected(selection, cause)
+
+    def _flush(self) -> tuple[RoundResult, Update]:
+        """Make one update of the answers in the buffer, whose clients may be selected again."""
+        accepted = tuple(sorted(self._accepted, key=lambda push: push.rank))
+        over = {push.rank for push in accepted} | self._failed
+        ended = self._describe_round(ClientSelection(tuple(self._choices[each] for each in over)))
+        discounts = {push.rank: (1 + self._round - push.clock) ** -0.5 for push in accepted}
+        update = Update(accepted, 1.0, self._round, discounts)
+        self._idle |= {push.rank for push in accepted} - self._gone
+        self._failed.clear()
+        self._accepted.clear()
+        self._failures = 0
+        self._round += 1
+        return ended, update
+
+
+def _make_empty_error() -> InputError:
+    return InputError(
+        f"federated: {MOST_EMPTY_ROUNDS} rounds in a row had no answer that could be used;"
+        " clients were lost or took longer than the deadline, or their losses or weights"
+        " are not finite — lower optimizer.lr or strategy.server.lr, or give more time with"
+        " strategy.deadline"
+    )

@@ -8,7 +8,8 @@ leave and join again. A joining worker waits for an answer, too, which contains 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from laggard.core.run_schema import RoundResult
@@ -47,10 +48,15 @@ class Update:
     Attributes:
         pushes: the gradients, in the order in which they are summed.
         fraction: part of a whole step, by which the step size is scaled.
+        number: number of the update, if its gradients may be of several clocks; None if they are of
+            one, which is then its number.
+        discounts: factor of each gradient, by the worker's number; 1 for those left out.
     """
 
     pushes: tuple[Push, ...]
     fraction: float
+    number: int | None = None
+    discounts: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -64,8 +70,8 @@ class Update:
 
     @property
     def clock(self) -> int:
-        """Clock of its gradients."""
-        return self.pushes[0].clock
+        """Clock of its gradients, or its number."""
+        return self.pushes[0].clock if self.number is None else self.number
 
 
 @dataclass(frozen=True)

@@ -206,8 +206,8 @@ def price_seconds(candidates: Sequence[MachineCandidate]) -> FloatArray:
 def _require_steps(scenario: Scenario) -> None:
     if not scenario.trains:
         raise InputError(
-            f"{scenario.name}: has no workload.yaml, so nothing is trained — add one with a model"
-            " and a dataset"
+            f"{scenario.name}: {scenario.untrained_reason} — give a scenario whose workload.yaml"
+            " has a model and a dataset"
         )
     if scenario.workload.stop.steps is None:
         raise InputError(

@@ -17,6 +17,7 @@ from laggard.core.simulation.message_flows import MessageFlows
 from laggard.core.simulation.processor import Processor
 from laggard.core.simulation.recorded_durations import create_constant_duration
 from laggard.core.simulation.training import SimulationInput
+from laggard.core.span_schema import NOBODY
 
 
 class ServerSimulation(EventTraining):
@@ -43,10 +44,28 @@ class ServerSimulation(EventTraining):
         )
         self._to_serve: deque[tuple[float, Action]] = deque()
         self._is_serving = False
+        self._lives = [0] * sim_input.world
 
     def begin(self, rank: int) -> None:
         """Begin the first step of a rank."""
         self._begin(rank, 0)
+
+    def leave(self, rank: int) -> None:
+        """Let a rank leave; what it computes, sends or is sent is lost."""
+        self._lives[rank] += 1
+        if self._processors[rank] is not self._server:
+            self._processors[rank] = Processor(self.loop, self.sim_input.work.ranks[rank])
+        self.handle(self._rule.remove_member(rank))
+
+    def join(self, rank: int) -> None:
+        """Let a rank that is absent join; the rule says when it gets the model."""
+        self.handle(self._rule.add_member(rank))
+
+    def handle(self, reaction: Reaction) -> None:
+        """Handle a reaction that no push has caused."""
+        if not self.take_updates(reaction, Push(NOBODY, NOBODY, 0, 0)):
+            self.answer(reaction)
+            self.serve_queued()
 
     def compute_s(self, rank: int, step: int) -> float:
         """Return the seconds of a rank's step that begins now, outside slow periods."""
@@ -68,7 +87,9 @@ class ServerSimulation(EventTraining):
     def _begin(self, rank: int, step: int) -> None:
         seconds = self.compute_s(rank, step) + self.sim_input.packing_s(rank)
         self.steps[rank] += 1
-        self._processors[rank].submit(seconds, partial(self._push, rank, step))
+        self._processors[rank].submit(
+            seconds, self._while_here(rank, partial(self._push, rank, step))
+        )
 
     def on_computed(self, rank: int) -> None:
         """Handle that a rank has computed its step and begins to send; nothing to do here."""
@@ -81,8 +102,19 @@ class ServerSimulation(EventTraining):
     def _push(self, rank: int, step: int) -> None:
         self.on_computed(rank)
         sim_input = self.sim_input
-        come = partial(self._serve, sim_input.server_packing_s, partial(self._apply, rank, step))
+        apply = self._while_here(rank, partial(self._apply, rank, step))
+        come = self._while_here(rank, partial(self._serve, sim_input.server_packing_s, apply))
         self._flows.send(sim_input.hosts[rank], sim_input.server, sim_input.message_bytes, come)
+
+    def _while_here(self, rank: int, action: Action) -> Action:
+        """Return an action that does nothing once a rank has left, even if it has joined again."""
+        life = self._lives[rank]
+
+        def act() -> None:
+            if self._lives[rank] == life:
+                action()
+
+        return act
 
     def _serve(self, seconds: float, on_done: Action) -> None:
         """Queue a request, since the server handles one at a time."""
@@ -124,13 +156,12 @@ class ServerSimulation(EventTraining):
             sim_input.server,
             sim_input.hosts[reply.rank],
             sim_input.message_bytes,
-            partial(self._on_model, reply.rank, reply.clock),
+            self._while_here(reply.rank, partial(self._on_model, reply.rank, reply.clock)),
         )
 
     def _on_model(self, rank: int, step: int) -> None:
-        self._processors[rank].submit(
-            self.sim_input.packing_s(rank), partial(self._begin, rank, step)
-        )
+        begin = self._while_here(rank, partial(self._begin, rank, step))
+        self._processors[rank].submit(self.sim_input.packing_s(rank), begin)
 
 
 def _do_nothing() -> None:

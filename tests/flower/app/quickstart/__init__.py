@@ -1,0 +1,1 @@
+"""Flower app of the tests: federated logistic regression with NumPy."""
