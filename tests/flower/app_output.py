@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from laggard.flower.message_log import OutputLine
+from laggard.flower.message_log import ProgramLine
 
 TRANSFER_S, EVALUATION_S = 0.1, 0.5
 
 
 def write_output(
     clients: Sequence[str], compute_s: Sequence[float], rounds: int, begin_s: float
-) -> list[OutputLine]:
+) -> list[ProgramLine]:
     """Lines of a run in which every round samples all clients, in order of time."""
     lines, now_s = [], begin_s
     for number in range(1, rounds + 1):
@@ -35,7 +35,7 @@ def write_output(
     return sorted(lines, key=lambda each: each.at_ns)
 
 
-def _answer(name: str, kind: str, now_s: float, taken_s: float) -> Iterator[OutputLine]:
+def _answer(name: str, kind: str, now_s: float, taken_s: float) -> Iterator[ProgramLine]:
     received_s, computed_s = now_s + TRANSFER_S, now_s + TRANSFER_S + taken_s
     yield from _say(name, now_s, f"Receiving: {kind} message (ID: 01ab)")
     yield from _say(name, received_s, "Received successfully")
@@ -43,5 +43,5 @@ def _answer(name: str, kind: str, now_s: float, taken_s: float) -> Iterator[Outp
     yield from _say(name, computed_s + TRANSFER_S, "Sent successfully")
 
 
-def _say(program: str, at_s: float, text: str) -> Iterator[OutputLine]:
-    yield OutputLine(program, round(at_s * 1e9), f"\x1b[92mINFO \x1b[0m:      {text}")
+def _say(program: str, at_s: float, text: str) -> Iterator[ProgramLine]:
+    yield ProgramLine(program, round(at_s * 1e9), f"\x1b[92mINFO \x1b[0m:      {text}")

@@ -17,7 +17,7 @@ from laggard.core.span_schema import Phase
 from laggard.core.virtual_time import Dilation
 from laggard.flower.app_run import lines_path
 from laggard.flower.collect_app import FLOWER_FILE, collect_app
-from laggard.flower.message_log import OutputLine
+from laggard.flower.message_log import ProgramLine
 from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from tests.flower.app_output import EVALUATION_S, TRANSFER_S, write_output
@@ -27,7 +27,7 @@ COMPUTE_S = (1.0, 1.0, 3.0)
 
 
 def collect(
-    folder: Path, lines: Sequence[OutputLine], hosts: Sequence[Host], dilation: float = 1.0
+    folder: Path, lines: Sequence[ProgramLine], hosts: Sequence[Host], dilation: float = 1.0
 ) -> TrainingEnd | None:
     output_dir = WorkerOutputDir(folder / "workers")
     output_dir.folder.mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_documents_and_logs_are_kept(clients: tuple[Host, ...], tmp_path: Path) 
 
 
 def test_an_app_that_trains_nobody_has_no_tables(clients: tuple[Host, ...], tmp_path: Path) -> None:
-    assert collect(tmp_path, [OutputLine("app", 1, "hello")], clients) is None
+    assert collect(tmp_path, [ProgramLine("app", 1, "hello")], clients) is None
     assert not (tmp_path / "steps.parquet").exists()
     assert (tmp_path / "logs/app.log").read_text() == "hello\n"
 

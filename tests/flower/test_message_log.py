@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from laggard.flower.message_log import OutputLine, read_messages, read_rounds
+from laggard.flower.message_log import ProgramLine, read_messages, read_rounds
 
 SUPERNODE = """
 \x1b[92mINFO \x1b[0m:      Starting Flower SuperNode
@@ -43,8 +43,8 @@ Successfully started run 12144048426772682647
 """
 
 
-def lines(text: str) -> list[OutputLine]:
-    return [OutputLine("p", i, line) for i, line in enumerate(text.splitlines())]
+def lines(text: str) -> list[ProgramLine]:
+    return [ProgramLine("p", i, line) for i, line in enumerate(text.splitlines())]
 
 
 def test_messages_of_a_client_have_the_times_of_its_lines() -> None:

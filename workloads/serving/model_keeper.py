@@ -106,7 +106,7 @@ class ModelKeeper:
         return changed
 
     def _sum_pushes(self, pushes: Sequence[Push], update: Update) -> torch.Tensor:
-        """Return the sum of gradients, discounted as in their update, and of buffers, which are not."""
+        """Return the sum of gradients, discounted as in their update, and that of buffers."""
         count, total = self._state.parameters, torch.zeros_like(self.read())
         for push in pushes:
             pushed = self._pending_gradients[push.rank, push.clock]

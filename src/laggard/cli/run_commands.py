@@ -120,7 +120,8 @@ def run_scenario(
         _require_remote_options(links, dilation)
         if loaded.flower is not None:
             raise InputError(
-                f"--on {target.remote.name}: Flower apps run on emulated hosts only — run --on local"
+                f"--on {target.remote.name}: Flower apps run on emulated hosts only — run --on"
+                " local"
             )
         remote_options = RemoteOptions(
             runs,

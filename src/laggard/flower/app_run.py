@@ -19,7 +19,7 @@ from laggard.core.hosts import Host
 from laggard.core.node_values import MessageText, ShortText
 from laggard.flower.app_programs import AppPrograms
 from laggard.flower.host_programs import HostProgram, HostPrograms
-from laggard.flower.message_log import ROUND, OutputLine
+from laggard.flower.message_log import ROUND, ProgramLine
 from laggard.layers_services.local.namespaces import HostNamespaces
 from laggard.run.run_context import RunContext
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
@@ -204,7 +204,7 @@ class AppRun:
         home.mkdir(parents=True)
         return home
 
-    def _write_line(self, line: OutputLine) -> None:
+    def _write_line(self, line: ProgramLine) -> None:
         if line.program == APP and (round_line := ROUND.search(line.text)):
             self.context.journal.display.show_message(round_line[0])
         if _LATE_START in line.text and line.program in self.context.scenario.shares:

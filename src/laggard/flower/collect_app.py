@@ -24,7 +24,7 @@ from laggard.flower.message_log import (
     EVALUATE,
     AppRound,
     ClientMessage,
-    OutputLine,
+    ProgramLine,
     read_messages,
     read_rounds,
 )
@@ -48,13 +48,13 @@ _SAMPLES = 1
 _NS = 1e9
 
 
-class _Line(NodeMessage):
+class _RecordedLine(NodeMessage):
     program: str
     at_ns: Number
     text: str
 
 
-_LINES = TypeAdapter(tuple[_Line, ...])
+_LINES = TypeAdapter(tuple[_RecordedLine, ...])
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class AppTrace:
         return self.rounds[0].messages[0].began_ns
 
 
-def read_app_trace(lines: Sequence[OutputLine], clients: Sequence[Host]) -> AppTrace | None:
+def read_app_trace(lines: Sequence[ProgramLine], clients: Sequence[Host]) -> AppTrace | None:
     """Return what the output of a run says; None if no client got a message to train.
 
     Args:
         lines: output of all programs, in order of time.
         clients: hosts of the clients, in order of their numbers.
     """
-    by_program: Mapping[str, list[OutputLine]] = defaultdict(list)
+    by_program: Mapping[str, list[ProgramLine]] = defaultdict(list)
     for line in lines:
         by_program[line.program].append(line)
     messages = [
@@ -137,17 +137,17 @@ def collect_app(
     return done
 
 
-def _read_lines(path: Path) -> tuple[OutputLine, ...]:
+def _read_lines(path: Path) -> tuple[ProgramLine, ...]:
     try:
         lines = _LINES.validate_python(read_lines(path))
     except (ValueError, ValidationError) as error:
         raise RunFolderError(
             f"{path}: the output of Flower's programs is damaged — {error}"
         ) from error
-    return tuple(OutputLine(each.program, each.at_ns, each.text) for each in lines)
+    return tuple(ProgramLine(each.program, each.at_ns, each.text) for each in lines)
 
 
-def _write_logs(logs: Path, lines: Sequence[OutputLine]) -> None:
+def _write_logs(logs: Path, lines: Sequence[ProgramLine]) -> None:
     texts: Mapping[str, list[str]] = defaultdict(list)
     for line in lines:
         texts[line.program].append(line.text)

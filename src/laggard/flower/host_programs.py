@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from laggard.core.hosts import Host
-from laggard.flower.message_log import OutputLine
+from laggard.flower.message_log import ProgramLine
 from laggard.layers_services.local import held_command
 from laggard.layers_services.local.namespaces import HostNamespaces
 
@@ -68,7 +68,7 @@ class HostPrograms:
 
     control_folder: Path
     namespaces: HostNamespaces
-    write_line: Callable[[OutputLine], None]
+    write_line: Callable[[ProgramLine], None]
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _started: list[HostProgram] = field(default_factory=list)
 
@@ -133,7 +133,7 @@ class HostPrograms:
             data = os.read(key.fd, _READ_BYTES)
             at_ns = time.monotonic_ns()
             for text in program.take(data):
-                self.write_line(OutputLine(program.name, at_ns, text))
+                self.write_line(ProgramLine(program.name, at_ns, text))
             if not data:
                 program.is_read = True
                 self._selector.unregister(key.fileobj)

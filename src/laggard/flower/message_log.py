@@ -27,7 +27,7 @@ _METRIC = re.compile(r"'([^']{1,100})': (-?(?:\d[\d.]*(?:e[+-]?\d+)?|inf)|nan)")
 
 
 @dataclass(frozen=True)
-class OutputLine:
+class ProgramLine:
     """Line that a program wrote.
 
     Attributes:
@@ -87,7 +87,7 @@ class AppRound:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def read_messages(client: int, lines: Iterable[OutputLine]) -> tuple[ClientMessage, ...]:
+def read_messages(client: int, lines: Iterable[ProgramLine]) -> tuple[ClientMessage, ...]:
     """Read the messages of a client from the output of its SuperNode.
 
     Args:
@@ -113,7 +113,7 @@ def read_messages(client: int, lines: Iterable[OutputLine]) -> tuple[ClientMessa
     return tuple(messages)
 
 
-def read_rounds(lines: Iterable[OutputLine]) -> tuple[AppRound, ...]:
+def read_rounds(lines: Iterable[ProgramLine]) -> tuple[AppRound, ...]:
     """Read the rounds of an app from the output of `flwr run --stream`, in order."""
     rounds: list[AppRound] = []
     kind = TRAIN

@@ -238,8 +238,8 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
     """
     machine = machine or LocalMachine.detect()
     reserved = count_reserved_cores(scenario, len(machine.cores), machine.reserved_cores)
-    kind = scenario.share_kind
-    cpu = plan_cpus(scenario.peak_shares, machine.cores, reserved, kind=kind)
+    kind, shares = scenario.share_kind, scenario.peak_shares
+    cpu = plan_cpus(shares, machine.cores, reserved, kind=kind)
     return _create_run_plan(scenario, cpu.cpus, own_machines=False).model_copy(
         update={
             "backend": machine.links,
@@ -249,10 +249,7 @@ def plan_local_run(scenario: Scenario, machine: LocalMachine | None = None) -> R
             "usable_cores": len(machine.cores) - reserved,
             "bring_up_s": round(estimate_bring_up(scenario, cpu).total_s, 1),
             "cpu_load": round(
-                sum(
-                    kind.compute_load(each / cpu.dilation) for each in scenario.peak_shares.values()
-                ),
-                4,
+                sum(kind.compute_load(each / cpu.dilation) for each in shares.values()), 4
             ),
         }
     )
