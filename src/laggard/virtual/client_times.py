@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from laggard.core.cost_model.limited_core import expected_efficiency
+from laggard.core.hosts import Host
 from laggard.predict.host_steps import MachineSteps
 from laggard.predict.machine_speed import MachineSpeed, measure_machine_speed
 from laggard.predict.planned_training import divide_shares
 from laggard.scenario.load import Scenario
+from laggard.virtual.round_overhead import measure_round_overhead
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.clients.local_steps import list_local_steps
 from laggard.workloads.strategies.federated.parameters import FederatedParameters
@@ -31,6 +34,8 @@ def measure_client_times(
 ) -> ClientTimes:
     """Measure steps on a whole core of this machine, and return the times of all clients.
 
+    What a round takes besides its steps is done with cold caches, as messages are handled.
+
     Args:
         scenario: scenario with the shares of its hosts.
         strategy: its strategy.
@@ -42,15 +47,16 @@ def measure_client_times(
     samples = [len(partition.list_samples(rank)) for rank in range(partition.world_size)]
     sizes = {size for count in samples for size in list_local_steps(count, strategy.local_batch)}
     speed = measure_machine_speed(scenario.workload, sorted(sizes) or [strategy.local_batch])
+    overhead_s = measure_round_overhead(scenario.workload, strategy.plan_local_training())
     shares, steps = divide_shares(scenario), MachineSteps(speed)
-    return ClientTimes(
-        speed,
-        tuple(
-            compute_round_s(speed, count, strategy) / shares[host.name]
-            + steps.fetch_s(scenario, host, count)
-            for count, host in zip(samples, scenario.ranks, strict=True)
-        ),
-    )
+
+    def compute_client_s(count: int, host: Host) -> float:
+        share = shares[host.name]
+        besides_s = overhead_s / (share * expected_efficiency(min(share, 1.0)))
+        own_s = compute_round_s(speed, count, strategy) / share
+        return own_s + besides_s + steps.fetch_s(scenario, host, count)
+
+    return ClientTimes(speed, tuple(map(compute_client_s, samples, scenario.ranks)))
 
 
 def compute_round_s(speed: MachineSpeed, samples: int, strategy: FederatedParameters) -> float:
