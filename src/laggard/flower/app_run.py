@@ -19,7 +19,7 @@ from laggard.core.hosts import Host
 from laggard.core.node_values import MessageText, ShortText
 from laggard.flower.app_programs import AppPrograms
 from laggard.flower.host_programs import HostProgram, HostPrograms
-from laggard.flower.message_log import ROUND, ProgramLine
+from laggard.flower.message_log import ROUND, SENDING, ProgramLine
 from laggard.layers_services.local.namespaces import HostNamespaces
 from laggard.run.run_context import RunContext
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
@@ -172,8 +172,8 @@ class AppRun:
                 share = self.context.dilation.real_share(self.context.scenario.shares[name])
                 raise DeploymentError(
                     f"{name} has {share:.0%} of a core, and its ClientApp did not begin within the"
-                    f" {_FLOWER_START_S} s that Flower gives it, {times} times — give the host more"
-                    " CPU in heterogeneity.yaml; a fifth of a core is usually enough"
+                    f" {_FLOWER_START_S} s that Flower gives it, {times} times in a row — give the host"
+                    " more CPU in heterogeneity.yaml; a fifth of a core is usually enough"
                 )
 
     def _require_server(self) -> None:
@@ -209,6 +209,8 @@ class AppRun:
             self.context.journal.display.show_message(round_line[0])
         if _LATE_START in line.text and line.program in self.context.scenario.shares:
             self._late_starts[line.program] += 1
+        elif SENDING.search(line.text):
+            self._late_starts.pop(line.program, None)
         append_line(
             lines_path(self.context.output_dir),
             {"program": line.program, "at_ns": line.at_ns, "text": line.text},

@@ -14,10 +14,12 @@ TRAIN, EVALUATE = "train", "evaluate"
 ROUND = re.compile(r"\[ROUND (\d{1,9})(?:/\d{1,9})?\]")
 """Begin of a round, as strategies announce it."""
 
+SENDING = re.compile(r"Sending: (\w{1,40}) message")
+"""Begin of a client's answer."""
+
 _COLOR = re.compile(r"\x1b\[[0-9;]*m|\x1b|\[\d+m(?=[A-Z])")
 _LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*:\s*")
 _RECEIVING = re.compile(r"Receiving: (\w{1,40}) message")
-_SENDING = re.compile(r"Sending: (\w{1,40}) message")
 _SAMPLED = re.compile(r"configure_(train|evaluate): Sampled (\d{1,9}) nodes")
 _RESULTS = re.compile(
     r"aggregate_(train|evaluate): Received (\d{1,9}) results and (\d{1,9}) failures"
@@ -103,7 +105,7 @@ def read_messages(client: int, lines: Iterable[ProgramLine]) -> tuple[ClientMess
             continue
         elif text.startswith("Received successfully"):
             messages[-1] = replace(messages[-1], received_ns=line.at_ns)
-        elif _SENDING.search(text):
+        elif SENDING.search(text):
             messages[-1] = replace(messages[-1], computed_ns=line.at_ns)
         elif text.startswith("Sent successfully"):
             computed_ns = messages[-1].computed_ns or line.at_ns
