@@ -172,8 +172,8 @@ class AppRun:
                 share = self.context.dilation.real_share(self.context.scenario.shares[name])
                 raise DeploymentError(
                     f"{name} has {share:.0%} of a core, and its ClientApp did not begin within the"
-                    f" {_FLOWER_START_S} s that Flower gives it, {times} times in a row — give the host"
-                    " more CPU in heterogeneity.yaml; a fifth of a core is usually enough"
+                    f" {_FLOWER_START_S} s that Flower gives it, {times} times in a row — give the"
+                    " host more CPU in heterogeneity.yaml; a fifth of a core is usually enough"
                 )
 
     def _require_server(self) -> None:
