@@ -2,15 +2,14 @@
 
 Shares scale with 1 / D. A held-back host finds cold caches when it resumes, and needs more CPU
 time for the same work. As a speed of work, a share of s loads its core with s * (2 - s); that is
-the largest load measured with small models (`benchmarks/dilation.md`). As CPU time it loads the
+the largest load measured with small models (`benchmarks/dilation.md`). As CPU time, it loads the
 core with s.
 
 So the smallest D for a given placement solves a quadratic equation for its heaviest core, or a
-linear one. The
-placement itself (hosts never migrate) is bin packing. Two classic heuristics solve it, and the
-better result is taken: longest processing time first (Graham, SIAM J. Appl. Math. 1969) and
-MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 1978). Both stay within 4/3 and 13/11 of the
-optimum; on mixes of a few device classes they reach it.
+linear one for CPU time. The placement itself (hosts never migrate) is bin packing. Two classic
+heuristics solve it, and the better result is taken: longest processing time first (Graham, SIAM J.
+Appl. Math. 1969) and MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 1978). Both stay within
+4/3 and 13/11 of the optimum; on mixes of a few device classes they reach it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Placement = tuple[tuple[str, ...], ...]
 
 
 class ShareKind(enum.Enum):
-    """What a share of a core counts.
+    """Quantity that a share of a core limits: speed of work, or CPU time.
 
     Attributes:
         SPEED: work relative to a whole core, as for workers of a training, which count theirs.

@@ -59,7 +59,7 @@ _LINES = TypeAdapter(tuple[_RecordedLine, ...])
 
 @dataclass(frozen=True)
 class AppTrace:
-    """What the output of a run says.
+    """Rounds and messages of a Flower app, read from the output of its programs.
 
     Attributes:
         rounds: rounds of the app, as its clients saw them.
