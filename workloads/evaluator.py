@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.clients.round_record import ClientJudge
@@ -263,6 +264,24 @@ def count_correct(model: nn.Module, test: Split) -> tuple[Indices, Indices]:
     known = np.concatenate(labels)
     number = np.bincount(known)
     return np.bincount(known[np.concatenate(hits)], minlength=len(number)), number
+
+
+def compute_test_loss(model: nn.Module, test: Split, state: torch.Tensor) -> float:
+    """Return the mean loss of a state of a model on the test samples.
+
+    Args:
+        model: the model, whose state is replaced.
+        test: test samples.
+        state: parameters and buffers, shape [parameters + buffers].
+    """
+    FlatState(model).write(state)
+    model.eval()
+    with torch.no_grad():
+        losses = [
+            cross_entropy(model(batch.inputs), batch.labels, reduction="sum").item()
+            for batch in split_batches(test)
+        ]
+    return sum(losses) / len(test)
 
 
 def split_batches(split: Split) -> Iterator[Batch]:

@@ -12,9 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from laggard.core import selection
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host, select_hosts
+from laggard.core.selection.round_forecast import ClientProfile
 from laggard.workloads import compress, strategies
 from laggard.workloads.specification.churn import absent_at_start, turns
 from laggard.workloads.specification.training import Placement
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.transport.plan import FIRST_PORT, Backend, EndpointPlan
 from laggard.workloads.workload import Workload
 
@@ -117,6 +119,7 @@ class WorkerPlan(TrainingPlan):
         endpoint: its endpoint in the exchange of messages; None if the strategy sends none.
         late: whether the worker joins a training that has begun.
         life: number of processes that this rank had before.
+        is_free_rider: whether it is a client that answers without having trained.
     """
 
     rank: int = Field(ge=0)
@@ -133,6 +136,7 @@ class WorkerPlan(TrainingPlan):
     endpoint: EndpointPlan | None = None
     late: bool = False
     life: int = Field(default=0, ge=0)
+    is_free_rider: bool = False
 
     @property
     def opens(self) -> bool:
@@ -164,11 +168,13 @@ class ServerPlan(TrainingPlan):
         host: name of its host.
         endpoint: its endpoint in the exchange of messages.
         tiers: layer of every rank's host.
+        profiles: profile of each client of a federated training.
     """
 
     host: str
     endpoint: EndpointPlan
     tiers: tuple[str, ...] = ()
+    profiles: tuple[ClientProfile, ...] = ()
 
 
 class EvaluatorPlan(TrainingPlan):
@@ -275,6 +281,9 @@ def plan_workers(
     meeting = init_method or f"file://{(output_dir / 'rendezvous').absolute()}"
     late = absent_at_start(turns(workload.churn_entries, hosts, placed))
     absent = tuple(rank for rank, host in enumerate(placed) if host.name in late)
+    strategy = workload.strategy
+    tokens = strategy.tokens if isinstance(strategy, FederatedParameters) else None
+    free_riders = frozenset() if tokens is None else tokens.list_free_riders(placed)
     return tuple(
         WorkerPlan(
             rank=rank,
@@ -292,6 +301,7 @@ def plan_workers(
             shared=host.name in shared,
             absent=absent,
             late=rank in absent,
+            is_free_rider=rank in free_riders,
         )
         for rank, host in enumerate(placed)
     )
@@ -318,7 +328,10 @@ def plan_addresses(
 
 
 def join_exchange(
-    workers: Sequence[WorkerPlan], hosts: Sequence[Host], endpoints: Sequence[EndpointPlan]
+    workers: Sequence[WorkerPlan],
+    hosts: Sequence[Host],
+    endpoints: Sequence[EndpointPlan],
+    profiles: tuple[ClientProfile, ...] = (),
 ) -> tuple[tuple[WorkerPlan, ...], ServerPlan | None]:
     """Return the workers with their endpoints, and the plan of the server, if there is one.
 
@@ -326,6 +339,7 @@ def join_exchange(
         workers: plans of all ranks, in rank order.
         hosts: all hosts of the continuum.
         endpoints: endpoints of all ranks, then the server's.
+        profiles: profile of each client of a federated training.
     """
     first = workers[0]
     joined = tuple(
@@ -343,6 +357,7 @@ def join_exchange(
         endpoint=endpoints[-1],
         absent=first.absent,
         tiers=first.tiers,
+        profiles=profiles,
     )
     return joined, server
 

@@ -31,6 +31,7 @@ from laggard.workloads.strategies.base.parameters import (
     Parameters,
 )
 from laggard.workloads.strategies.collective.hierarchical import HierarchicalParameters
+from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.strategies.registry import list_churn_strategies
 from laggard.workloads.streams.validate_stream import (
     find_rehearsal_warnings,
@@ -155,6 +156,23 @@ def _check_clients(
         yield source.locate_problem(("births",), rule, advice, value="births")
     layers = [*dict.fromkeys(host.layer for host in ranks)]
     yield from validate_births(births, ("births",), workload.dataset, layers, source)
+
+
+def _check_client_patterns(
+    strategy: Parameters, ranks: Sequence[Host], source: YamlSource
+) -> Iterator[Problem]:
+    """Yield a problem for each pattern of clients that matches none."""
+    if not isinstance(strategy, FederatedParameters):
+        return
+    tokens = strategy.tokens
+    free_riders = () if tokens is None else enumerate(tokens.free_riders)
+    patterns: list[tuple[KeyPath, str]] = [
+        *((("energy", each), each) for each in strategy.energy),
+        *((("tokens", "free_riders", i), each) for i, each in free_riders),
+        *((("tokens", "claims", each), each) for each in (tokens.claims if tokens else ())),
+    ]
+    for key, pattern in patterns:
+        yield from check_pattern(source, ("strategy", *key), pattern, ranks)
 
 
 def find_resume_obstacle(strategy: Parameters) -> tuple[str, str] | None:
@@ -439,6 +457,7 @@ def validate(
     yield from _check_requests(workload, ranks, hosts, source, most_workers)
     yield from _check_strategy(workload, ranks, source)
     yield from _check_clients(workload, ranks, source)
+    yield from _check_client_patterns(workload.strategy, ranks, source)
     yield from _check_resumption(workload, source)
     yield from _check_stream(workload, ranks, source)
     yield from _check_churn(workload, ranks, hosts, source)

@@ -155,6 +155,7 @@ class WorkerResources:
             record_decision=self.record_decision,
             first_step=first_step,
             task_ends=self.partition.task_ends,
+            is_free_rider=plan.is_free_rider,
         )
 
     def record_decision(self, step: int, sentence: str) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.analysis.cost_model.fit_step_cost import StepMeasurement
-from laggard.analysis.tables.columns import FloatArray, IntArray, SpanColumns
+from laggard.analysis.tables.columns import BoolArray, FloatArray, IntArray, SpanColumns
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.core.cost_model.demand import ModelDemand
 from laggard.core.errors import RunFolderError
-from laggard.core.span_schema import COMPUTE_PHASES, Flag, Lane
+from laggard.core.span_schema import COMPUTE_PHASES, Flag, Lane, Phase
 
 _UNUSED = int(Flag.WARM_UP | Flag.TRUNCATED | Flag.CLOCK_SUSPECT)
 _COMPUTE = [phase.code for phase in COMPUTE_PHASES]
@@ -102,20 +102,42 @@ def _measure_ranks(run: RunData, model: str, demand: ModelDemand) -> Iterator[Ho
 
 
 def _sum_steps(spans: SpanColumns) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return rank, samples and compute seconds of every completed step, [N] each."""
+    """Return rank, samples and compute seconds of every completed step, [N] each.
+
+    A client of a federated training takes many steps of its optimizer in a round, which is one step
+    of the trace. Each of them begins with a forward pass.
+    """
     counted = spans.where(
         (spans.lane == Lane.MAIN)
         & np.isin(spans.phase, _COMPUTE)
         & (spans.step >= 0)
         & ((spans.flags & _UNUSED) == 0)
+    ).ordered()
+    index = _number_passes(
+        counted.step * (counted.max_rank + 1) + counted.rank, counted.phase == Phase.FORWARD.code
     )
-    world = counted.max_rank + 1
-    cells, index = np.unique(counted.step * world + counted.rank, return_inverse=True)
-    samples = np.zeros(len(cells), dtype=np.int64)
+    count = int(index[-1]) + 1 if len(index) else 0
+    rank, samples = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    rank[index] = counted.rank
     np.maximum.at(samples, index, counted.work)
-    seconds = np.zeros(len(cells))
+    seconds = np.zeros(count)
     np.add.at(seconds, index, counted.dur_ns * _S)
-    return cells % max(world, 1), samples, seconds
+    return rank, samples, seconds
+
+
+def _number_passes(steps: IntArray, is_forward: BoolArray) -> IntArray:
+    """Return the number of the pass to which each span belongs, [N].
+
+    What comes before the first forward pass of a step belongs to it.
+
+    Args:
+        steps: number of the step of each span, ascending, [N].
+        is_forward: whether a span is a forward pass, [N].
+    """
+    is_first = np.diff(steps, prepend=-1) != 0
+    passes = np.cumsum(is_forward)
+    before = (passes - is_forward)[is_first][np.cumsum(is_first) - 1]
+    return np.cumsum(is_first | (is_forward & (passes - before > 1))) - 1
 
 
 def find_host_kind(run: RunData, host: RankHost) -> HostKind:

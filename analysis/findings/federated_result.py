@@ -40,6 +40,7 @@ class Participation:
         last: rounds that its answer ended, because it was the last one that the round needed.
         prolonged_s: seconds by which these rounds took longer than with the answer before it.
         usual_s: median seconds of its accepted answers; None if there is none.
+        energy_j: joules that its computing took; None if they are not known.
     """
 
     host: RankHost
@@ -51,6 +52,7 @@ class Participation:
     last: int
     prolonged_s: float
     usual_s: float | None
+    energy_j: float | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,15 @@ class FederatedResult:
         for each in self.clients:
             selected.setdefault(each.host.tier, []).append(each.selected)
         return {tier: sum(own) / len(own) for tier, own in selected.items()}
+
+    def sum_energy_by_tier(self) -> Mapping[str, float]:
+        """Return the joules that the clients of each tier took; only tiers where they are known."""
+        energy_j: dict[str, float] = {}
+        for each in self.clients:
+            if each.energy_j is not None:
+                tier = each.host.tier
+                energy_j[tier] = energy_j.get(tier, 0.0) + each.energy_j
+        return energy_j
 
 
 def find_federated_result(run: RunData) -> FederatedResult | None:
@@ -105,7 +116,7 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
     )
     lasts = Counter(find_last(each, begun_s) for each, begun_s in list_begins(training))
     prolonged_s = _sum_prolongations(training)
-    took_s = _list_durations(training)
+    took_s, energy_j = _list_durations(training), _sum_energy(training)
     clients = tuple(
         Participation(
             host,
@@ -117,6 +128,7 @@ def summarize_rounds(training: FederatedTraining, hosts: Sequence[RankHost]) -> 
             lasts[host.rank],
             prolonged_s.get(host.rank, 0.0),
             float(np.median(took_s[host.rank])) if host.rank in took_s else None,
+            energy_j.get(host.rank),
         )
         for host in hosts
     )
@@ -175,6 +187,16 @@ def _list_durations(training: FederatedTraining) -> Mapping[int, Sequence[float]
     return took_s
 
 
+def _sum_energy(training: FederatedTraining) -> Mapping[int, float]:
+    """Return the joules of each client's rounds; only clients for which they are known."""
+    energy_j: dict[int, float] = {}
+    for each in training.rounds:
+        for answer in each.answers:
+            if answer.energy_j is not None:
+                energy_j[answer.rank] = energy_j.get(answer.rank, 0.0) + answer.energy_j
+    return energy_j
+
+
 def build_federated_document(result: FederatedResult | None) -> JsonDocument:
     """Return the result for programs; None if the training was not federated."""
     if result is None:
@@ -187,6 +209,7 @@ def build_federated_document(result: FederatedResult | None) -> JsonDocument:
         "worst_accuracy": None if accuracies is None else accuracies.worst,
         "worst_rank": None if accuracies is None else accuracies.worst_rank,
         "tiers": {**result.average_by_tier()},
+        "energy_j": {**result.sum_energy_by_tier()},
         "clients": [
             {
                 "rank": each.host.rank,
@@ -198,6 +221,7 @@ def build_federated_document(result: FederatedResult | None) -> JsonDocument:
                 "last": each.last,
                 "prolonged_s": each.prolonged_s,
                 "usual_s": each.usual_s,
+                "energy_j": each.energy_j,
             }
             for each in result.clients
         ],
@@ -212,6 +236,7 @@ def format_rounds(result: FederatedResult | None) -> tuple[str, ...]:
         _format_participation(result),
         *_format_slowest(result),
         *_format_lost_answers(result),
+        *_format_energy(result),
         *_format_accuracies(result),
     )
 
@@ -271,6 +296,15 @@ def _format_lost_answers(result: FederatedResult) -> tuple[str, ...]:
             f" shortened, {most.clipped} of them by {most.host.host} (rank {most.host.rank})."
         ),
     )
+
+
+def _format_energy(result: FederatedResult) -> tuple[str, ...]:
+    energy_j = result.sum_energy_by_tier()
+    if not energy_j:
+        return ()
+    by_tier = format_list([f"{joules:.3g} in {tier}" for tier, joules in energy_j.items()])
+    each_tier = f": {by_tier}" if len(energy_j) > 1 else ""
+    return (f"The clients' computing took {sum(energy_j.values()):.3g} J{each_tier}.",)
 
 
 def _format_accuracies(result: FederatedResult) -> tuple[str, ...]:

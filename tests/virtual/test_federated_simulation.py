@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,13 @@ import torch
 
 from laggard.core.cost_model.message_handling import MessageHandling
 from laggard.core.errors import InputError
+from laggard.core.hosts import Host
 from laggard.core.run_schema import RoundResult
 from laggard.core.simulation.network import FRAMING_OVERHEAD
-from laggard.predict.machine_speed import MachineSpeed
-from laggard.scenario.load import Scenario, load_scenario
-from laggard.virtual.client_times import ClientTimes, compute_round_s
+from laggard.scenario.load import load_scenario
+from laggard.virtual.client_times import ClientTimes, compute_client_times
 from laggard.virtual.federated_simulation import FederatedSimulation
 from laggard.virtual.plan_simulation import plan_simulation
-from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.clients.round_record import read_rounds
 from laggard.workloads.datasets import open_data
 from laggard.workloads.models.flat_state import FlatState
@@ -25,33 +24,26 @@ from laggard.workloads.models.model_state import load_state
 from laggard.workloads.models.one_thread import compute_on_one_thread
 from laggard.workloads.output.training_end import read_training_end
 from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines
-from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.workload_model import build_workload_model
 from tests.virtual.federated_scenario import SHARES, write_federated
 from tests.workloads.test_federated import train_alone
 
 NO_HANDLING = MessageHandling(packing_s_per_mb=0.0, applying_s_per_mb=0.0)
-SPEED = MachineSpeed(
-    samples=(0, 100),
-    low_s=(0.001, 0.011),
-    usual_s=(0.001, 0.011),
-    high_s=(0.001, 0.011),
-    parameter_bytes=0,
-    buffer_bytes=(),
-    sample_bytes=0.0,
-    accesses=(0, 0),
-    handling=NO_HANDLING,
-)
-"""A core that takes a millisecond for a step, and a tenth of one for each sample."""
 
 
-def take_known_times(
-    scenario: Scenario, strategy: FederatedParameters, partition: ClientPartition
-) -> ClientTimes:
-    counts = [len(partition.list_samples(rank)) for rank in range(partition.world_size)]
-    round_s = [compute_round_s(SPEED, count, strategy) for count in counts]
-    # The first clients of the scenario are the first of these shares.
-    return ClientTimes(SPEED, tuple(map(operator.truediv, round_s, SHARES)))
+class KnownSpeed:
+    """A core that takes a millisecond for a step, and a tenth of one for each sample."""
+
+    def step_s(self, client: Host, samples: int) -> float:
+        # The first clients of the scenario are the first of these shares.
+        *_, number = client.name.split(".")
+        return (0.001 + 0.0001 * samples) / SHARES[int(number) - 1]
+
+    def overhead_s(self, client: Host, samples: int) -> float:
+        return 0.0
+
+
+take_known_times = partial(compute_client_times, KnownSpeed(), NO_HANDLING)
 
 
 def simulate(
@@ -96,7 +88,7 @@ def test_rounds_on_one_link_share_its_rate(tmp_path: Path) -> None:
     output_dir.folder.mkdir()
 
     def take_equal_times(*_: object) -> ClientTimes:
-        return ClientTimes(SPEED, (1.0,) * len(SHARES))
+        return ClientTimes(NO_HANDLING, (1.0,) * len(SHARES))
 
     simulation = plan_simulation(load_scenario(folder), output_dir, take_equal_times)
     simulation.train()

@@ -123,6 +123,7 @@ class _AnswerLine(NodeMessage):
     outcome: AnswerOutcome
     took_s: Annotated[Real, Field(ge=0)] | None
     clipped: bool
+    energy_j: Annotated[Real, Field(ge=0)] | None
 
 
 class _ClientAccuracyLine(NodeMessage):
@@ -175,6 +176,7 @@ def _to_answer(line: _AnswerLine) -> RoundAnswer:
         outcome=line.outcome,
         took_s=line.took_s,
         clipped=line.clipped,
+        energy_j=line.energy_j,
     )
 
 

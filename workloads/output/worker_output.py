@@ -152,6 +152,11 @@ class WorkerOutputDir:
         return self.folder / LEDGER_FILE
 
     @property
+    def updates(self) -> Path:
+        """Return the folder of a federated training's updates, if its clients are paid."""
+        return self.folder / "updates"
+
+    @property
     def heartbeat(self) -> Path:
         """Return the file of all ranks' positions (heartbeat.py)."""
         return self.folder / "heartbeat"

@@ -94,26 +94,22 @@ class ModelKeeper:
             state[count:] += update.fraction * (buffers - state[count:])
             self._state.write(state)
 
-    def preview(self, pushes: Sequence[Push], update: Update) -> torch.Tensor:
-        """Return the model as these gradients of an update alone would change it, as one vector.
-
-        The update's other gradients count as zero. The learning rate is 1 and nothing is
-        remembered, as in averaging. The model stays as it is.
-        """
-        count, total = self._state.parameters, self._sum_pushes(pushes, update)
-        changed = self.read().clone()
-        changed[:count] -= self._average(total[:count], update)
-        return changed
+    def read_change(self, push: Push) -> torch.Tensor:
+        """Return the gradient of a worker that waits to be applied, [parameters]."""
+        return self._unpack(push)[: self._state.parameters]
 
     def _sum_pushes(self, pushes: Sequence[Push], update: Update) -> torch.Tensor:
         """Return the sum of gradients, discounted as in their update, and that of buffers."""
         count, total = self._state.parameters, torch.zeros_like(self.read())
         for push in pushes:
-            pushed = self._pending_gradients[push.rank, push.clock]
-            vector = pushed if self._packer is None else self._packer.unpack(pushed)
+            vector = self._unpack(push)
             total[:count] += update.discounts.get(push.rank, 1.0) * vector[:count]
             total[count:] += vector[count:]
         return total
+
+    def _unpack(self, push: Push) -> torch.Tensor:
+        pushed = self._pending_gradients[push.rank, push.clock]
+        return pushed if self._packer is None else self._packer.unpack(pushed)
 
     def _average(self, total: torch.Tensor, update: Update) -> torch.Tensor:
         """Return the mean gradient of an update's samples.

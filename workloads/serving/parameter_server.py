@@ -42,6 +42,7 @@ from laggard.workloads.output.worker_output import (
 )
 from laggard.workloads.plan import ServerPlan
 from laggard.workloads.serving.model_keeper import ModelKeeper
+from laggard.workloads.serving.update_record import record_update, write_update
 from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.federated.message_utility import from_message_utility
 from laggard.workloads.strategies.federated.parameters import FederatedParameters
@@ -96,6 +97,9 @@ def main(argument: str) -> None:
     keeper = ModelKeeper(model, optimizer, plan.world_size, strategy.compress)
     with Endpoint(plan.endpoint, listens=True) as endpoint:
         rule = strategy.create_update_rule(partition, workload.seed)
+        if isinstance(rule, FederatedRule) and isinstance(strategy, FederatedParameters):
+            size = keeper.read().nbytes
+            rule.forecast = strategy.forecast_rounds(plan.profiles, rule.samples, size)
         server = Server(
             plan,
             rule,
@@ -273,6 +277,7 @@ class Server:
                     self.keeper.version + 1,
                     self.keeper.version - self._reads[push.rank],
                 )
+            self._record_update(update)
             self.keeper.apply(update)
             self.samples += update.new_samples
             self._clock = max(self._clock, update.clock)
@@ -287,6 +292,13 @@ class Server:
         for answer in reaction.replies:
             self._answer(answer, cause)
         return Reason.NONE
+
+    def _record_update(self, update: Update) -> None:
+        """Record an update whose clients will be paid."""
+        strategy, world_size = self.plan.workload.strategy, self.plan.world_size
+        if isinstance(strategy, FederatedParameters) and strategy.tokens is not None:
+            recorded = record_update(self.keeper, update, world_size)
+            write_update(self._output_dir, self.keeper.version, recorded)
 
     def _expire_round(self) -> Reason:
         """End a round whose deadline has come; return the reason to end training, if any."""

@@ -9,14 +9,18 @@ from pydantic import Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import remove_key
+from laggard.core.files.csv_name import CsvName
 from laggard.core.units import DurationS
 from laggard.workloads.specification.section import Section
 
 _Class = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
+Owner = Annotated[int, Field(ge=-1, lt=1_000_000)]
+
+
 class Births(Section):
-    """Birthplaces of the samples of a stream."""
+    """Workers that have the training samples."""
 
     concentration: float | None = Field(
         default=None,
@@ -30,14 +34,30 @@ class Births(Section):
     layers: Mapping[str, tuple[_Class, ...]] = Field(
         default={}, description="classes whose samples are born at the workers of a layer only"
     )
+    clients: CsvName | None = Field(
+        default=None,
+        description=(
+            "CSV in the scenario's folder with the columns client and sample: a worker's host or"
+            " number, and the number of a training sample"
+        ),
+    )
+    owners: tuple[Owner, ...] = Field(
+        default=(),
+        max_length=10_000_000,
+        description="number of the worker that has each training sample, in order; -1 for none",
+    )
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Births:
-        if (self.concentration is None) != bool(self.layers):
+        given = [name for name in type(self).model_fields if getattr(self, name)]
+        if len(given) > 1:
             raise broken_rule(
-                "births are either drawn or listed",
-                remove_key(("layers",), "give either `concentration` or `layers`"),
+                f"samples have their workers by one of {', '.join(given)}",
+                remove_key((given[-1],), f"remove `{given[-1]}`, or the other one"),
             )
+        if not given:
+            forms = ", ".join(f"`{name}`" for name in type(self).model_fields)
+            raise broken_rule("nothing says who has which samples", f"give one of {forms}")
         return self
 
 

@@ -85,6 +85,8 @@ def _plan_clients(
     even = ClientPartition(samples, samples, ranks, settings.seed, None, local_batch)
     if births is None:
         return even
+    if births.owners:
+        return replace(even, owners=_list_owners(births, samples, ranks))
     if not isinstance(data.train, LabeledSplit):
         raise InputError(
             f"births: the training samples of {settings.dataset.name} have no `labels` to divide"
@@ -92,6 +94,27 @@ def _plan_clients(
         )
     owners = _place_births(births, data.train.labels, tiers, settings.seed)
     return replace(even, owners=owners)
+
+
+def _list_owners(births: Births, samples: int, ranks: int) -> Indices:
+    """Return the rank that has each sample, -1 for none, [N].
+
+    Raises:
+        InputError: there is no such sample or rank.
+    """
+    owners = np.full(samples, -1, dtype=np.int64)
+    if len(births.owners) > samples:
+        raise InputError(
+            f"births: sample {len(births.owners) - 1} has a worker, and the dataset has {samples}"
+            f" training samples — number them from 0 to {samples - 1}"
+        )
+    owners[: len(births.owners)] = births.owners
+    if owners.max() >= ranks:
+        raise InputError(
+            f"births: worker {owners.max()} has samples, and there are {ranks} workers — number"
+            f" them from 0 to {ranks - 1}"
+        )
+    return owners
 
 
 def build_stream(spec: StreamSpec, labels: Indices, classes: int, seed: int) -> TaskStream:
@@ -118,4 +141,12 @@ def _assign_births(
 def _place_births(births: Births, labels: Indices, tiers: Sequence[str], seed: int) -> Indices:
     if births.concentration is not None:
         return draw_births(labels, len(tiers), births.concentration, seed)
+    if births.owners:
+        owners = _list_owners(births, len(labels), len(tiers))
+        if owners.min() < 0:
+            raise InputError(
+                f"births: sample {owners.argmin()} has no worker, and all samples of a stream"
+                " arrive — give it one"
+            )
+        return owners
     return place_births(labels, tiers, [*births.layers.items()], seed)

@@ -13,6 +13,7 @@ from laggard.core.errors import InputError
 
 CommandParameters = ParamSpec("CommandParameters")
 CommandResult = TypeVar("CommandResult")
+Command = TypeVar("Command", bound=Callable[..., object])
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
@@ -56,6 +57,22 @@ report_option = click.option(
     default=True,
     help="Draw the report of each run, which takes seconds; `laggard report RUN` draws it later.",
 )
+
+
+def recorded_option(condition: str = "") -> Callable[[Command], Command]:
+    """Return the option of a command that takes step times from runs, with a condition of it."""
+    return click.option(
+        "--from",
+        "recorded",
+        multiple=True,
+        metavar="RUN",
+        help=(
+            f"{condition}Take step times from this run, again and again for several; by default a"
+            " few steps are measured on this machine."
+        ),
+    )
+
+
 artifacts_option = click.option(
     "--artifacts",
     "artifacts_option",

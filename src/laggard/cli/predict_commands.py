@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from laggard.cli.error_handling import handle_errors, keep_own_status
-from laggard.cli.options import json_option, runs_option, scenario_argument, set_option
+from laggard.cli.options import (
+    json_option,
+    recorded_option,
+    runs_option,
+    scenario_argument,
+    set_option,
+)
 from laggard.cli.testbed_options import TargetTestbed, optional_testbed_options
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
@@ -20,17 +26,6 @@ if TYPE_CHECKING:
     from laggard.jobs.schedule_jobs import ExecutedSchedule
     from laggard.predict.revocable import RevocationOptions
 
-
-_recorded_option = click.option(
-    "--from",
-    "recorded",
-    multiple=True,
-    metavar="RUN",
-    help=(
-        "Take step times from this run, again and again for several; by default a few steps are"
-        " measured on this machine."
-    ),
-)
 
 _figure_option = click.option(
     "--figure",
@@ -55,7 +50,7 @@ _figure_option = click.option(
     metavar="NUMBER",
     help="Let the batch grow with the workers (weak scaling); by default the batch stays.",
 )
-@_recorded_option
+@recorded_option()
 @click.option(
     "--lifetimes",
     type=click.Path(path_type=Path),
@@ -172,7 +167,7 @@ def _read_revocations(
     ),
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed.")
-@_recorded_option
+@recorded_option()
 @_figure_option
 @set_option
 @runs_option

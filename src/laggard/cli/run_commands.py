@@ -16,6 +16,7 @@ from laggard.cli.options import (
     duration_option,
     json_option,
     parse_duration,
+    recorded_option,
     report_option,
     runs_option,
     scenario_and_plays,
@@ -49,6 +50,7 @@ def _end_with_campaign(
 @scenario_and_plays
 @continuum_options
 @duration_option
+@recorded_option("virtual: ")
 @report_option
 @json_option
 # A campaign marks its runs, and they end with it.
@@ -66,6 +68,7 @@ def run_scenario(
     dilation: float | None,
     fidelity: FidelityPolicy,
     duration: str | None,
+    recorded: tuple[str, ...],
     report: bool,
     as_json: bool,
 ) -> int:
@@ -85,11 +88,23 @@ def run_scenario(
             f"--for {duration}: workload.yaml says when training stops — omit --for, or set"
             f" workload.stop.time={duration}"
         )
+    if recorded and not target.is_virtual:
+        raise InputError(
+            f"--from {recorded[0]}: valid only with --on virtual; elsewhere, steps are trained in"
+            " their own time — omit it"
+        )
     if target.is_virtual:
+        from laggard.run_folder.recovery import find_collected_run
         from laggard.virtual.run_virtual import VirtualOptions, run_virtual
 
         _require_no_emulation(links, dilation)
-        virtual = VirtualOptions(runs, quiet=as_json, command=tuple(sys.argv), report=report)
+        virtual = VirtualOptions(
+            runs,
+            quiet=as_json,
+            command=tuple(sys.argv),
+            report=report,
+            recorded=tuple(find_collected_run(each, runs) for each in recorded),
+        )
         record, folder = run_virtual(loaded, virtual)
     elif target.remote is None:
         from laggard.run.runner import RunOptions, run_local

@@ -61,6 +61,17 @@ _TERM = re.compile(r"(?:[^\s:\[\]]|\[[^\]]*\])+")
 _SUBSCRIPT = re.compile(r"(.+)\[(?:(-?\d{1,9})|(\d{1,9})[:-](\d{0,9}))\]", re.ASCII)
 
 
+def select_ranks(pattern: str, ranks: Sequence[Host]) -> tuple[int, ...]:
+    """Return the numbers of the workers whose hosts match a pattern.
+
+    Args:
+        pattern: pattern of hosts.
+        ranks: host of each worker.
+    """
+    names = {host.name for host in select_hosts(pattern, ranks)}
+    return tuple(rank for rank, host in enumerate(ranks) if host.name in names)
+
+
 def select_hosts(pattern: str, hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Return the hosts that a pattern selects, in the order of `hosts`.
 

@@ -359,6 +359,7 @@ class RoundAnswer(Record):
         took_s: seconds from the departure of the model to the arrival of an accepted answer; None
             for the others.
         clipped: whether its change of the model was too long and was shortened.
+        energy_j: joules that its computing takes; None if they are not known.
     """
 
     rank: int = Field(ge=0)
@@ -366,6 +367,7 @@ class RoundAnswer(Record):
     outcome: AnswerOutcome
     took_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     clipped: bool = False
+    energy_j: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class RoundResult(Record):

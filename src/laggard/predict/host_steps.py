@@ -158,6 +158,14 @@ class RecordedSteps:
         }
         return HostSteps(tuple(found[rank.name][0] for rank in scenario.ranks), tuple(notes))
 
+    def predict_usual_s(self, host: Host, share: float, samples: int) -> float:
+        """Return the seconds of a usual step with a number of samples on a share of a core.
+
+        Raises:
+            InputError: no host of the tier was recorded.
+        """
+        return self._predict(host, share, self.demand.step(samples))[0].usual_s
+
     def _predict(
         self, host: Host, share: float, demand: StepDemand
     ) -> tuple[StepSeconds, StepPrediction]:

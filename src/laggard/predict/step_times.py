@@ -24,6 +24,7 @@ from laggard.analysis.tables.load_run import load_run
 from laggard.core.cost_model.demand import ModelDemand, StepDemand
 from laggard.core.cost_model.step_cost import COVERAGE, StepCostModel, StepPrediction
 from laggard.core.errors import InputError
+from laggard.core.run_schema import VIRTUAL_TESTBED
 from laggard.scenario.load import load_scenario
 from laggard.workloads.datasets.sample_shape import find_sample_shape
 from laggard.workloads.models.model_demand import measure_model_demand
@@ -161,6 +162,11 @@ def measure_demand(model: str, dataset: str | Mapping[str, object]) -> ModelDema
 
 def _measure_run(folder: Path, demands: Mapping[str, ModelDemand]) -> tuple[HostMeasurement, ...]:
     run = load_run(folder)
+    if run.record is not None and run.record.testbed == VIRTUAL_TESTBED:
+        raise InputError(
+            f"{folder}: was run --on {VIRTUAL_TESTBED}, so its step times are computed and not"
+            " measured — give a run on another testbed"
+        )
     scenario = run.folder / "scenario"
     if not (scenario / "workload.yaml").is_file():
         raise InputError(

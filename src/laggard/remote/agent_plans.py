@@ -8,6 +8,7 @@ from pathlib import Path
 from laggard.remote.agent.host_limits import get_drive_folder
 from laggard.remote.agent.messages import SENT_FILES, AgentPlan
 from laggard.remote.provision import ProvisionedNodes
+from laggard.scenario.client_profiles import profile_clients
 from laggard.scenario.load import Scenario
 from laggard.workloads.devices import on_devices
 from laggard.workloads.plan import (
@@ -78,6 +79,7 @@ def build_agent_plans(
     head, evaluates = scenario.reference_host, find_evaluator_host(scenario)
     rendezvous_url = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
     limited = _find_limited_hosts(scenario)
+    profiles = profile_clients(scenario)
     plans: dict[str, AgentPlan] = {}
     for number, host in enumerate(scenario.hosts):
         folder = Path(folders[host.name])
@@ -98,7 +100,9 @@ def build_agent_plans(
             [worker.model_copy(update={"relayed": True}) for worker in workers], gpus
         )
         workers, server = (
-            join_exchange(workers, scenario.hosts, endpoints) if endpoints else (workers, None)
+            join_exchange(workers, scenario.hosts, endpoints, profiles)
+            if endpoints
+            else (workers, None)
         )
         plans[host.name] = AgentPlan(
             host=host.name,

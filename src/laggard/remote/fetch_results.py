@@ -124,7 +124,12 @@ def fetch_results(
     )
     _write_traffic_counters(list(sources.values()), run_folder)
     output_dir = WorkerOutputDir(fetched[head] / "workers")
-    for path in (output_dir.checkpoint, output_dir.weights):
+    server_dir = WorkerOutputDir(fetched.get(evaluator, fetched[head]) / "workers")
+    if server_dir.updates.is_dir():
+        from laggard.workloads.serving.pay_clients import pay_recorded_clients
+
+        pay_recorded_clients(scenario.workload, scenario.ranks, server_dir)
+    for path in (output_dir.checkpoint, output_dir.weights, server_dir.ledger):
         if path.exists():
             shutil.copy(path, run_folder / path.name)
     done = read_training_end(output_dir.done)

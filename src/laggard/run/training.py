@@ -25,6 +25,7 @@ from laggard.run.supervisor import SupervisedProcess, Supervisor
 from laggard.run_folder.counters import write_counters, write_events
 from laggard.run_folder.fidelity_violations import TimedViolation, find_late_changes
 from laggard.run_folder.training_state import build_training_state
+from laggard.scenario.client_profiles import profile_clients
 from laggard.workloads.output.worker_output import read_lines, write_whole
 from laggard.workloads.plan import (
     ENVIRONMENT,
@@ -123,9 +124,8 @@ def _plan_exchange(
     workload, hosts = context.scenario.workload, context.scenario.hosts
     if not (workload.strategy.uses_server or workload.strategy.peer_to_peer):
         return workers, None
-    return join_exchange(
-        workers, hosts, make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s)
-    )
+    endpoints = make_endpoints(plan_addresses(workload, hosts), workers[0].timeout_s)
+    return join_exchange(workers, hosts, endpoints, profile_clients(context.scenario))
 
 
 def _start_processes(

@@ -42,7 +42,9 @@ class _Counters(BaseModel):
     links: tuple[_CarriedBytes, ...]
 
 
-def collect_streams(folder: Path, scenario: Scenario, dilation: Dilation) -> TrainingEnd | None:
+def collect_streams(
+    folder: Path, scenario: Scenario, dilation: Dilation, *, runs_code: bool = True
+) -> TrainingEnd | None:
     """Write the tables of a training on this machine from the streams of its processes.
 
     The streams stay until `remove_streams`, so that this can be repeated after a kill.
@@ -51,6 +53,7 @@ def collect_streams(folder: Path, scenario: Scenario, dilation: Dilation) -> Tra
         folder: run folder.
         scenario: scenario of the run.
         dilation: ratio of real to virtual time.
+        runs_code: whether code that the scenario names may be executed, to pay clients.
 
     Returns:
         The statement of the first rank about the end of training; None if there is none.
@@ -64,6 +67,10 @@ def collect_streams(folder: Path, scenario: Scenario, dilation: Dilation) -> Tra
     output_dir = WorkerOutputDir(folder / STREAMS_FOLDER)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     collect(output_dir.folder, folder, scenario.ranks, dilation, scenario.shares, sampled)
+    if output_dir.updates.is_dir():
+        from laggard.workloads.serving.pay_clients import pay_recorded_clients
+
+        pay_recorded_clients(scenario.workload, scenario.ranks, output_dir, runs_code=runs_code)
     for path in (output_dir.checkpoint, output_dir.weights, output_dir.ledger):
         if path.exists():
             shutil.move(path, folder / path.name)

@@ -18,7 +18,6 @@ from laggard.core.provenance import fingerprint
 from laggard.core.provenance.git_repository import RepositoryState, read_repository
 from laggard.core.run_schema import (
     NO_TRAINING,
-    VIRTUAL_TESTBED,
     RepositoryRecord,
     RunRecord,
     RunSettings,
@@ -32,7 +31,6 @@ from laggard.scenario.load import Scenario
 from laggard.supervision.interrupts import describe_interrupt
 from laggard.workloads.plan import place_server
 from laggard.workloads.specification.callables import is_callable_name
-from laggard.workloads.strategies.federated.parameters import FederatedParameters
 
 _log = logging.getLogger(__name__)
 
@@ -77,18 +75,8 @@ def create_record(
         testbed=testbed,
         backend=backend,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        warnings=(*scenario.warnings, *_find_unused_tokens(scenario, testbed), *warnings),
+        warnings=(*scenario.warnings, *warnings),
     )
-
-
-def _find_unused_tokens(scenario: Scenario, testbed: str) -> Sequence[str]:
-    """Return a warning if the tokens of a training have no effect."""
-    strategy = scenario.workload.strategy
-    if not isinstance(strategy, FederatedParameters) or strategy.tokens is None:
-        return ()
-    if not scenario.trains or testbed == VIRTUAL_TESTBED:
-        return ()
-    return ("strategy.tokens has no effect here: clients are paid in runs --on virtual",)
 
 
 def _list_own_modules(scenario: Scenario) -> Sequence[str]:

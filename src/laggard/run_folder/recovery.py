@@ -98,7 +98,7 @@ def _recover_streams(folder: Path) -> bool:
             report_untrained_run(journal)
             return True
         scenario = load_scenario(reopened.scenario)
-        done = collect_streams(folder, scenario, Dilation(record.dilation))
+        done = collect_streams(folder, scenario, Dilation(record.dilation), runs_code=False)
         analyze_training(journal, scenario, done)
         remove_streams(folder)
         return True

@@ -1,4 +1,4 @@
-"""CSV files that scenario files name: matrices of links, traces, and lives of machines."""
+"""CSV files that scenario files name: matrices of links, traces, lives of machines, and maps of clients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
 from laggard.network_emulation.links.link_matrix import MatrixCell, parse_matrix
 from laggard.network_emulation.model import Heterogeneity, TraceEvent
+from laggard.scenario.client_map import list_client_maps
 from laggard.scenario.cross_checks import ScenarioSources
 from laggard.scenario.files import read_bounded
 from laggard.workloads.specification.churn import DrawnChurn
@@ -83,6 +84,8 @@ def _list_csv_files(
                 yield event.trace, ("dynamic", i, "trace"), sources.heterogeneity
     if workload is not None and isinstance(workload.churn, DrawnChurn):
         yield workload.churn.lifetimes, ("churn", "lifetimes"), sources.workload
+    for name, key in () if workload is None else list_client_maps(workload):
+        yield name, key, sources.workload
 
 
 def _parse_csv(data: bytes, path: str, parse: Callable[[str], Parsed]) -> Parsed:

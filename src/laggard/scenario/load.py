@@ -35,6 +35,7 @@ from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.network_emulation.validate import check_heterogeneity as validate_heterogeneity
 from laggard.network_emulation.validate import validate_rules
+from laggard.scenario.client_map import resolve_births
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
 from laggard.scenario.csv_files import parse_cells, parse_points, read_csv_files
 from laggard.scenario.drawn_churn import resolve_churn
@@ -272,7 +273,7 @@ def load_scenario(
         problems.add(find_input_problems(sources.workflow, folder, plays))
     traces, missing = read_csv_files(models.heterogeneity, models.workload, folder, sources)
     problems.add(missing)
-    models = _resolve_churn(models, hosts, traces, sources, problems)
+    models = _resolve_files(models, hosts, traces, sources, problems)
     if training and models.flower is not None:
         problems.add(models.flower.find_problems(len(hosts), sources.workload))
     ranks = _place_ranks(models, hosts, sources, problems, most_hosts) if trains else ()
@@ -335,19 +336,24 @@ def _validate_models(
     )
 
 
-def _resolve_churn(
+def _resolve_files(
     models: _ScenarioModels,
     hosts: tuple[Host, ...],
     csv_files: Mapping[str, bytes],
     sources: ScenarioSources,
     problems: _ProblemCollector,
 ) -> _ScenarioModels:
-    """Draw the lives of machines; without a valid placement, which is reported later, none."""
+    """Draw the lives of machines, and read who has which samples.
+
+    This needs a valid placement; an invalid one is reported later.
+    """
     workload, source = models.workload, sources.workload
     if workload is None or any(validate_placement(workload, hosts, source)):
         return models
-    resolved = problems.try_call(lambda: resolve_churn(workload, hosts, csv_files, source))
-    return replace(models, workload=resolved or workload)
+    for resolve in (resolve_churn, resolve_births):
+        resolved = problems.try_call(partial(resolve, workload, hosts, csv_files, source))
+        workload = resolved or workload
+    return replace(models, workload=workload)
 
 
 def _place_ranks(

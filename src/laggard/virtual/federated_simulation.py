@@ -19,12 +19,12 @@ from laggard.core.simulation.strategies.server import ServerSimulation
 from laggard.core.simulation.training import SimulationInput
 from laggard.virtual.client_trace import ClientStep, ClientTrace
 from laggard.virtual.server_model import ServerModel
-from laggard.virtual.token_treasury import TokenTreasury
 from laggard.workloads.clients.round_record import write_round
 from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.models.one_thread import compute_on_one_thread
 from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.output.worker_output import append_line, write_whole
+from laggard.workloads.serving.token_treasury import TokenTreasury
 from laggard.workloads.specification.churn import Turn, absent_at_start
 from laggard.workloads.specification.training import Stop
 from laggard.workloads.tracing.step_result import UNKNOWN

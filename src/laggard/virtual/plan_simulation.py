@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from laggard.core.rules.federated_rounds import FederatedRule
 from laggard.predict.planned_training import MessageSizes, plan_training
+from laggard.scenario.client_profiles import profile_clients
 from laggard.scenario.load import Scenario
-from laggard.virtual.client_times import ClientTimes, measure_client_times
+from laggard.virtual.client_times import MeasureTimes, measure_client_times
 from laggard.virtual.client_trace import ClientTrace
 from laggard.virtual.federated_simulation import FederatedSimulation
 from laggard.virtual.server_model import ServerModel
-from laggard.virtual.token_treasury import create_treasury, select_ranks
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.serving.token_treasury import TokenTreasury
 from laggard.workloads.specification.churn import turns
 from laggard.workloads.strategies.federated.parameters import FederatedParameters
 from laggard.workloads.streams.plan_partition import plan_partition
-
-MeasureTimes = Callable[[Scenario, FederatedParameters, ClientPartition], ClientTimes]
 
 
 def plan_simulation(
     scenario: Scenario, output_dir: WorkerOutputDir, measure: MeasureTimes = measure_client_times
 ) -> FederatedSimulation:
-    """Prepare the data, measure steps on this machine, and plan the training.
+    """Prepare the data, find the times of clients, and plan the training.
 
     Args:
         scenario: scenario whose strategy is `federated`.
@@ -47,20 +44,16 @@ def plan_simulation(
     treasury = (
         None
         if tokens is None
-        else create_treasury(tokens, scenario.ranks, output_dir, workload.seed)
+        else TokenTreasury.create(tokens, scenario.ranks, output_dir, workload.seed)
     )
-    free_riders = frozenset(
-        rank
-        for pattern in (() if tokens is None else tokens.free_riders)
-        for rank in select_ranks(pattern, scenario.ranks, "free_riders")
-    )
+    free_riders = frozenset() if tokens is None else tokens.list_free_riders(scenario.ranks)
     model = ServerModel(workload, data, partition, output_dir, free_riders)
     messages = MessageSizes(float(model.message_bytes))
-    sim_input = plan_training(
-        scenario, [1.0] * partition.world_size, messages, times.speed.handling, 1
-    )
+    sim_input = plan_training(scenario, [1.0] * partition.world_size, messages, times.handling, 1)
     rule = strategy.create_update_rule(partition, workload.seed)
     assert isinstance(rule, FederatedRule)
+    profiles = profile_clients(scenario)
+    rule.forecast = strategy.forecast_rounds(profiles, rule.samples, model.message_bytes)
     trace = ClientTrace(
         output_dir,
         model.message_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laggard.core.errors import InputError
 from laggard.core.files.output_files import write_json
@@ -25,6 +26,9 @@ from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario
 from laggard.supervision.interrupts import interrupt_on_signals
 
+if TYPE_CHECKING:
+    from laggard.virtual.client_times import MeasureTimes
+
 
 @dataclass(frozen=True)
 class VirtualOptions:
@@ -35,12 +39,14 @@ class VirtualOptions:
         quiet: whether to print nothing during the run.
         command: command line, for the record.
         report: whether to draw the report.
+        recorded: run folders from which the step times are taken; none to measure some here.
     """
 
     runs: Path
     quiet: bool = False
     command: tuple[str, ...] = ()
     report: bool = True
+    recorded: tuple[Path, ...] = ()
 
 
 def run_virtual(scenario: Scenario, options: VirtualOptions) -> tuple[RunRecord, Path]:
@@ -54,10 +60,11 @@ def run_virtual(scenario: Scenario, options: VirtualOptions) -> tuple[RunRecord,
         The final record and the run folder; the record of a failed run has the status `failed`.
 
     Raises:
-        InputError: the scenario cannot be run in virtual time.
+        InputError: the scenario cannot be run in virtual time, or a recorded run has no step times.
         RunFolderError: the run folder cannot be created.
     """
     require_virtual(scenario)
+    measure = _choose_times(scenario, options.recorded)
     unplayed = any(play.model_fields_set > {"hosts"} for play in scenario.workflow.plays)
     warnings = ["the plays of workflow.yaml are not run in virtual time"] if unplayed else []
     settings = RunSettings(report=options.report)
@@ -70,7 +77,7 @@ def run_virtual(scenario: Scenario, options: VirtualOptions) -> tuple[RunRecord,
             with interrupt_on_signals():
                 folder.logs.mkdir()
                 record_origin(journal, scenario)
-                _analyze(journal, scenario, _train(journal, scenario))
+                _analyze(journal, scenario, _train(journal, scenario, measure))
         # This is the last place that can record an unexpected exception in the run folder.
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
             record_failure(journal, error)
@@ -102,7 +109,15 @@ def require_virtual(scenario: Scenario) -> None:
         )
 
 
-def _train(journal: Journal, scenario: Scenario) -> Sequence[float]:
+def _choose_times(scenario: Scenario, recorded: Sequence[Path]) -> MeasureTimes:
+    """Return the source of the clients' times: recorded runs, or this machine without any."""
+    from laggard.virtual.client_times import measure_client_times
+    from laggard.virtual.recorded_times import RecordedTimes
+
+    return RecordedTimes.read(recorded, scenario) if recorded else measure_client_times
+
+
+def _train(journal: Journal, scenario: Scenario, measure: MeasureTimes) -> Sequence[float]:
     """Train, and write the streams and the counters of the links.
 
     Returns:
@@ -114,7 +129,7 @@ def _train(journal: Journal, scenario: Scenario) -> Sequence[float]:
     output_dir = WorkerOutputDir(journal.folder.path / STREAMS_FOLDER)
     output_dir.folder.mkdir()
     with journal.stage("measure steps"):
-        simulation = plan_simulation(scenario, output_dir)
+        simulation = plan_simulation(scenario, output_dir, measure)
     with journal.stage("train"):
         simulation.train()
     journal.update(churn=tuple(simulation.churn))

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from laggard.core.rules.server_rule import Push, Update
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.datasets.dataset import Data
-from laggard.workloads.datasets.partition import Share
-from laggard.workloads.evaluator import Judge, follow_clients, split_batches
+from laggard.workloads.evaluator import Judge, compute_test_loss, follow_clients
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.serving.model_keeper import ModelKeeper
+from laggard.workloads.serving.update_record import record_update
 from laggard.workloads.strategies.federated.local_training import LocalTrainer, NoTracer
 from laggard.workloads.strategies.federated.message_utility import (
     from_message_utility,
@@ -96,13 +94,14 @@ class ServerModel:
             model: state of the model that it was sent, shape [parameters + buffers].
         """
         share = self._partition.share(step, rank)
-        if rank in self._free_riders:
-            return self._answer_without_training(rank, step, model, share)
-        padded = pad_indices(share.indices, fewest_samples(self._trained))
-        batch = self._data.train.prepare(self._data.train.fetch(padded))
         self._state.write(model)
-        self._trained.train()
-        answer = self._trainer.train(step, rank, batch, share)
+        if rank in self._free_riders:
+            answer = self._trainer.answer_without_training()
+        else:
+            padded = pad_indices(share.indices, fewest_samples(self._trained))
+            batch = self._data.train.prepare(self._data.train.fetch(padded))
+            self._trained.train()
+            answer = self._trainer.train(step, rank, batch, share)
         # What a message would carry, since a choice may depend on the last digit.
         utility = from_message_utility(to_message_utility(answer.utility))
         if not bool(torch.isfinite(answer.vector).all()):
@@ -112,26 +111,10 @@ class ServerModel:
             push = replace(push, clipped=self.keeper.clip(push, answer.vector, self._clip))
         return ClientAnswer(push, answer.vector, answer.loss)
 
-    def _answer_without_training(
-        self, rank: int, step: int, model: torch.Tensor, share: Share
-    ) -> ClientAnswer:
-        """Return the answer of a free-rider: no change, as if that were a result of training."""
-        vector = model.clone()
-        vector[: self._state.parameters] = 0
-        push = Push(rank, step, len(share.indices), share.batch_size)
-        return ClientAnswer(push, vector, math.nan)
-
     def compute_loss(self, pushes: Sequence[Push], update: Update) -> float:
         """Return the mean loss on the test samples, of the model with these answers of a round."""
-        model, test = self._judge.model, self._judge.test
-        FlatState(model).write(self.keeper.preview(pushes, update))
-        model.eval()
-        with torch.no_grad():
-            losses = [
-                cross_entropy(model(batch.inputs), batch.labels, reduction="sum").item()
-                for batch in split_batches(test)
-            ]
-        return sum(losses) / len(test)
+        recorded = record_update(self.keeper, update, self._partition.world_size)
+        return compute_test_loss(self._judge.model, self._judge.test, recorded.preview(pushes))
 
     def evaluate(self) -> float:
         """Return the accuracy on the test samples, and record that for the clients."""

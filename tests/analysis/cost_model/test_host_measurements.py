@@ -70,6 +70,35 @@ def test_every_batch_size_is_a_measurement() -> None:
     assert [each.step.demand.flops for each in found] == [1.2e7, 3.2e7] * 4
 
 
+def test_each_pass_of_a_clients_round_is_a_step() -> None:
+    """A round of four passes: what precedes the first one belongs to it."""
+    parts = (
+        (Phase.PREP.code, 1000, 0),
+        *((Phase.FORWARD.code, 2000, 32), (Phase.BACKWARD.code, 4000, 32)) * 3,
+        (Phase.FORWARD.code, 1000, 6),
+        (Phase.BACKWARD.code, 2000, 6),
+    )
+    rows = [(step, rank, *part) for step in range(5) for rank in (0, 1) for part in parts]
+    run = generate_run(spec())
+    step, rank, phase, micros, work = (np.array(each) for each in zip(*rows, strict=True))
+    columns = {
+        "step": step,
+        "rank": rank,
+        "phase": phase,
+        "dur_ns": micros * 1000,
+        "start_ns": np.cumsum(micros * 1000),
+        "work": work,
+    }
+    spans = run.spans.where(np.s_[: len(rows)])
+    rest = {name: np.zeros(len(rows), dtype=np.int64) for name in ("lane", "flags", "seq")}
+    spans = spans.with_columns(**{**spans.to_dict(), **rest, **columns})
+    found = measure_host_steps(replace(run, spans=spans), "cnn", DEMAND)
+    assert [(each.host, each.step.demand.flops / 2e6) for each in found] == [
+        (f"cloud.trainer.1.{host}", size) for host in (1, 2) for size in (6, 32)
+    ]
+    assert [each.step.seconds for each in found] == pytest.approx([0.003, 0.006] * 2)
+
+
 @pytest.mark.parametrize(("rare_steps", "sizes"), [(4, [16]), (5, [6, 16])])
 def test_a_rare_batch_size_is_left_out(rare_steps: int, sizes: list[int]) -> None:
     run = generate_run(spec())

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from laggard.core.errors import InputError
 from laggard.core.rules.federated_rounds import MOST_EMPTY_ROUNDS, FederatedRule
 from laggard.core.rules.server_rule import Push, Reaction
+from laggard.core.selection.round_forecast import ClientProfile, RoundForecast
 from laggard.core.selection.simple_selection import RandomSelector
+from laggard.core.selection.utility_aware import UtilityAwareParameters, UtilityAwareSelector
 
 WORLD = 6
 
@@ -186,3 +188,29 @@ def test_rounds_go_on_whoever_answers_is_lost_or_comes_back(data: st.DataObject)
             take(rule.add_member(rank))
         assert training
     assert ended == sorted(ended)
+
+
+def test_the_first_round_already_knows_who_is_fast() -> None:
+    """Three of six clients are ten times slower, and nobody has answered yet."""
+    profiles = [ClientProfile(share=1.0 if rank % 2 else 0.1) for rank in range(WORLD)]
+    rule = FederatedRule((10,) * WORLD, UtilityAwareSelector(), 3, 3)
+    rule.forecast = RoundForecast(profiles, (10,) * WORLD, 0.0)
+    assert {reply.rank for reply in begin(rule).replies} == {1, 3, 5}
+
+
+def test_energy_and_price_change_who_takes_part() -> None:
+    """All are equally fast; the selector weighs what their rounds cost."""
+    cheap = ClientProfile(sample_j=0.1, hour_price=0.5)
+    profiles = [
+        cheap if rank in (0, 4) else ClientProfile(1.0, sample_j=1.0, hour_price=5.0)
+        for rank in range(WORLD)
+    ]
+    for parameters in (UtilityAwareParameters(energy=1.0), UtilityAwareParameters(price=1.0)):
+        rule = FederatedRule((10,) * WORLD, UtilityAwareSelector(parameters), 2, 2)
+        rule.forecast = RoundForecast(profiles, (10,) * WORLD, 0.0)
+        selected = begin(rule).replies
+        assert {reply.rank for reply in selected} == {0, 4}
+        for reply in selected:
+            ended = rule.push(answer(reply.rank, 0))
+        assert ended.ended is not None
+        assert {each.energy_j for each in ended.ended.answers} == {1.0}

@@ -53,6 +53,7 @@ class TrainingContext:
             by one rank only.
         first_step: step with which the training begins; not 0 if it goes on from a checkpoint.
         task_ends: last step of each task of the stream; none without a stream.
+        is_free_rider: whether the rank is a client that answers without having trained.
     """
 
     rank: int
@@ -72,6 +73,7 @@ class TrainingContext:
     record_decision: Callable[[int, str], None] = _ignore_decision
     first_step: int = 0
     task_ends: tuple[int, ...] = ()
+    is_free_rider: bool = False
 
     @property
     def world_size(self) -> int:

@@ -36,7 +36,11 @@ class FederatedClient(PushPullWorker):
     def step(self, step: int, batch: Batch, share: Share) -> StepResult:
         """Train on the client's samples, and wait until it is asked again (see `AsyncStrategy`)."""
         recorder, server = self._context.recorder, self._context.world_size
-        answer = self._trainer.train(step, self._context.rank, batch, share)
+        answer = (
+            self._trainer.answer_without_training()
+            if self._context.is_free_rider
+            else self._trainer.train(step, self._context.rank, batch, share)
+        )
         recorder.enter(Phase.COMM, peer=server, payload_bytes=answer.vector.nbytes)
         utility = to_message_utility(answer.utility)
         values = (step, len(share.indices), share.batch_size, 0, utility)

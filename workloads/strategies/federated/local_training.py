@@ -121,6 +121,12 @@ class LocalTrainer:
         vector[:count] = (begun[:count] - vector[:count]) * (counted * share.loss_scale)
         return LocalAnswer(vector.cpu(), loss, math.sqrt(counted * squares) if counted else 0.0)
 
+    def answer_without_training(self) -> LocalAnswer:
+        """Return the answer of a free-rider: no change, as if that were a result of training."""
+        vector = self._state.read()
+        vector[: self._state.parameters] = 0
+        return LocalAnswer(vector.cpu(), math.nan, 0.0)
+
     def _take_steps(
         self, step: int, rank: int, batch: Batch, counted: int, begun: torch.Tensor
     ) -> tuple[float, float]:

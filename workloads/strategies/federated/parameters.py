@@ -13,12 +13,14 @@ n_k samples, begins with w and ends with w_k after `local_epochs` passes over th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import remove_key
+from laggard.core.hosts import Host, select_ranks
 from laggard.core.run_schema import SyncMode
 from laggard.core.units import DurationS
 from laggard.workloads.specification.section import NameOrMapping, Section, named
@@ -33,6 +35,7 @@ from laggard.workloads.strategies.server.server_parameters import ServerParamete
 
 if TYPE_CHECKING:
     from laggard.core.rules.federated_rounds import FederatedRule
+    from laggard.core.selection.round_forecast import ClientProfile, RoundForecast
     from laggard.core.selection.selector import ClientSelector
     from laggard.workloads.datasets.partition import Partition
     from laggard.workloads.strategies.base.strategy import TrainingContext
@@ -59,6 +62,24 @@ class SelectionSpec(Section):
         le=1000,
         description="turns of all clients that utility_aware lets a client wait at most",
     )
+    energy: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description=(
+            "exponent by which utility_aware prefers clients whose rounds take little energy, as"
+            " given by `energy` of the strategy"
+        ),
+    )
+    price: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description=(
+            "exponent by which utility_aware prefers clients whose rounds have low prices, as given"
+            " by `objective.prices`"
+        ),
+    )
 
     def create_selector(self, seed: int) -> ClientSelector:
         """Create the selection of a training."""
@@ -77,7 +98,9 @@ class SelectionSpec(Section):
             case "oort":
                 return OortSelector(seed)
             case "utility_aware":
-                return UtilityAwareSelector(UtilityAwareParameters(self.patience))
+                return UtilityAwareSelector(
+                    UtilityAwareParameters(self.patience, self.energy, self.price)
+                )
 
 
 class TokensSpec(Section):
@@ -105,6 +128,20 @@ class TokensSpec(Section):
     claims: dict[HostPattern, int] = Field(
         default={}, description="tokens that clients claim in each round, by their pattern"
     )
+
+    def list_free_riders(self, clients: Sequence[Host]) -> frozenset[int]:
+        """Return the numbers of the clients that answer without having trained."""
+        return frozenset(
+            rank for pattern in self.free_riders for rank in select_ranks(pattern, clients)
+        )
+
+    def list_claims(self, clients: Sequence[Host]) -> Mapping[int, int]:
+        """Return the tokens that clients claim in each round, by their numbers."""
+        return {
+            rank: claim
+            for pattern, claim in self.claims.items()
+            for rank in select_ranks(pattern, clients)
+        }
 
 
 class FederatedParameters(ServerParameters):
@@ -165,6 +202,10 @@ class FederatedParameters(ServerParameters):
     )
     selection: Annotated[SelectionSpec, BeforeValidator(named), NameOrMapping(*SELECTIONS)] = Field(
         default=SelectionSpec(), description="who takes part in a round; default: random"
+    )
+    energy: dict[HostPattern, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default={},
+        description="joules that training on a sample takes a client, by the clients' pattern",
     )
     tokens: TokensSpec | None = Field(
         default=None, description="payments for contributions; default: none"
@@ -233,6 +274,21 @@ class FederatedParameters(ServerParameters):
         # Without the tolerance, 10 * 1.1 would ask twelve.
         asked = math.ceil(answers * self.over_commitment - 1e-9)
         return FederatedRule(samples, selector, answers, asked, self.deadline_s)
+
+    def forecast_rounds(
+        self, profiles: Sequence[ClientProfile], samples: Sequence[int], model_bytes: float
+    ) -> RoundForecast | None:
+        """Return the forecast of all clients' rounds; None if their profiles are not known.
+
+        Args:
+            profiles: profile of each client.
+            samples: samples of each client.
+            model_bytes: size of the model.
+        """
+        from laggard.core.selection.round_forecast import RoundForecast
+
+        computed = [self.local_epochs * each for each in samples]
+        return RoundForecast(profiles, computed, model_bytes) if profiles else None
 
     def create_worker(self, context: TrainingContext) -> FederatedClient:
         """Create one client's side (see `Parameters`)."""

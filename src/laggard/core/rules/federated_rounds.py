@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from laggard.core.errors import InputError
 from laggard.core.rules.server_rule import Push, Reaction, ServerReply, Update
 from laggard.core.run_schema import AnswerOutcome, RoundAnswer, RoundResult
+from laggard.core.selection.round_forecast import RoundForecast
 from laggard.core.selection.selector import (
     ClientCandidate,
     ClientChoice,
@@ -44,6 +45,8 @@ class FederatedRule:
         deadline_s: seconds after which a round ends with the answers that it has; None for no
             limit. The server calls `expire` then.
         turn: number of rounds that have begun, repeated ones too.
+        forecast: forecast of the clients' rounds; without one, a client that has not answered yet
+            is expected to take as long as the others on average.
     """
 
     samples: Sequence[int]
@@ -52,6 +55,7 @@ class FederatedRule:
     invited: int
     deadline_s: float | None = None
     turn: int = 0
+    forecast: RoundForecast | None = None
     _round: int = 0
     _expected: set[int] = field(init=False)
     _idle: set[int] = field(default_factory=set)
@@ -141,14 +145,18 @@ class FederatedRule:
         accepted = {push.rank: push for push in self._accepted}
 
         def describe(choice: ClientChoice) -> RoundAnswer:
-            rank, reason = choice.client, choice.reason
-            if rank in accepted:
-                took_s, clipped = accepted[rank].took_s, accepted[rank].clipped
-                return RoundAnswer(
-                    rank=rank, reason=reason, outcome="accepted", took_s=took_s, clipped=clipped
-                )
-            outcome: AnswerOutcome = "failed" if rank in self._failed else "unanswered"
-            return RoundAnswer(rank=rank, reason=reason, outcome=outcome)
+            push = accepted.get(choice.client)
+            outcome: AnswerOutcome = "failed" if choice.client in self._failed else "unanswered"
+            return RoundAnswer(
+                rank=choice.client,
+                reason=choice.reason,
+                outcome=outcome if push is None else "accepted",
+                took_s=None if push is None else push.took_s,
+                clipped=push is not None and push.clipped,
+                energy_j=None
+                if self.forecast is None
+                else self.forecast.compute_energy_j(choice.client),
+            )
 
         return RoundResult(round=self._round, answers=tuple(map(describe, selection.choices)))
 
@@ -162,11 +170,23 @@ class FederatedRule:
         return self._reply_to_selected(selection, cause)
 
     def _list_candidates(self) -> list[ClientCandidate]:
-        # Nobody's speed is known before its first answer; it may be that of the others.
-        known = [*self._took_s.values()]
-        guess_s = sum(known) / len(known) if known else 1.0
+        forecast = self.forecast
+        if forecast is None:
+            known = [*self._took_s.values()]
+            guess_s = sum(known) / len(known) if known else 1.0
+            return [
+                ClientCandidate(rank, self.samples[rank], self._took_s.get(rank, guess_s))
+                for rank in sorted(self._idle)
+            ]
+        predicted_s = forecast.predict(self._took_s)
         return [
-            ClientCandidate(rank, self.samples[rank], self._took_s.get(rank, guess_s))
+            ClientCandidate(
+                rank,
+                self.samples[rank],
+                predicted_s[rank],
+                forecast.compute_energy_j(rank),
+                forecast.compute_price(rank, predicted_s[rank]),
+            )
             for rank in sorted(self._idle)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -14,8 +15,7 @@ from laggard.core.contribution.client_contributions import (
 )
 from laggard.core.contribution.ledger import LedgerEntry, TransferKind, append_entry
 from laggard.core.contribution.payments import compute_payments
-from laggard.core.errors import InputError
-from laggard.core.hosts import Host, select_hosts
+from laggard.core.hosts import Host
 from laggard.core.rules.server_rule import Push, Update
 from laggard.core.run_schema import RoundResult
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
@@ -41,6 +41,20 @@ class TokenTreasury:
     seed: int
     _last: LedgerEntry | None = field(default=None, init=False)
     _so_far: dict[int, ClientContribution] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def create(
+        cls, spec: TokensSpec, clients: Sequence[Host], output_dir: WorkerOutputDir, seed: int
+    ) -> Self:
+        """Create the treasury of a training.
+
+        Args:
+            spec: section of `workload.yaml`.
+            clients: host of each client, in rank order.
+            output_dir: folder of the ledger.
+            seed: seed of the training.
+        """
+        return cls(spec, spec.list_claims(clients), output_dir, seed)
 
     def pay_round(
         self, ended: RoundResult, update: Update | None, compute_loss: ComputeLoss
@@ -94,40 +108,3 @@ class TokenTreasury:
     ) -> None:
         self._last = append_entry(self._last, number, rank, kind, tokens, remark)
         append_line(self.output_dir.ledger, self._last.model_dump())
-
-
-def create_treasury(
-    spec: TokensSpec, clients: Sequence[Host], output_dir: WorkerOutputDir, seed: int
-) -> TokenTreasury:
-    """Create the treasury of a training.
-
-    Args:
-        spec: section of `workload.yaml`.
-        clients: host of each client, in rank order.
-        output_dir: folder of the ledger.
-        seed: seed of the training.
-
-    Raises:
-        InputError: a pattern of `claims` matches no client.
-    """
-    claims = {
-        rank: claim
-        for pattern, claim in spec.claims.items()
-        for rank in select_ranks(pattern, clients, "claims")
-    }
-    return TokenTreasury(spec, claims, output_dir, seed)
-
-
-def select_ranks(pattern: str, clients: Sequence[Host], key: str) -> Sequence[int]:
-    """Return the ranks of the clients that a pattern of `strategy.tokens` matches.
-
-    Raises:
-        InputError: there is none.
-    """
-    names = {host.name for host in select_hosts(pattern, clients)}
-    if not names:
-        raise InputError(
-            f"strategy.tokens.{key}: {pattern} matches no client — write a pattern such as"
-            f" {clients[0].name}"
-        )
-    return [rank for rank, host in enumerate(clients) if host.name in names]
