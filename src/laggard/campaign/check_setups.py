@@ -13,7 +13,9 @@ from laggard.campaign.check_tasks import check_task
 from laggard.campaign.tasks.registry import TASKS
 from laggard.core.errors import InputError, Problem, ScenarioError
 from laggard.core.files.input_files import read_chunks
+from laggard.core.run_schema import VIRTUAL_TESTBED
 from laggard.core.yaml_source import to_json
+from laggard.layers_services import model, validate
 from laggard.layers_services.e2clab.play_inputs import PlayInputs
 from laggard.scenario.load import Scenario, load_scenario
 from laggard.scenario.overrides import SCENARIO_FILES, parse_file
@@ -22,6 +24,7 @@ _MAX_SHOWN = 10
 _MAX_ARTIFACTS = 10_000
 _IDENTIFYING = ("--on=", "--links=", "--dilation=")
 _DEFAULT_LINKS = "--links=auto"
+_VIRTUAL = f"--on={VIRTUAL_TESTBED}"
 
 
 def check_setups(
@@ -63,7 +66,8 @@ def _check_setup(
     if campaign.command in TASKS:
         return check_task(campaign.command, setup)
     plays = PlayInputs((campaign.artifacts or setup.scenario).absolute(), campaign.app_conf)
-    scenario = load_scenario(setup.scenario, setup.overrides(), plays=plays)
+    most_hosts = model.MAX_HOSTS if _VIRTUAL in run_options else validate.MAX_HOSTS
+    scenario = load_scenario(setup.scenario, setup.overrides(), plays=plays, most_hosts=most_hosts)
     return _describe_setup(campaign, setup, scenario, run_options)
 
 

@@ -16,6 +16,7 @@ from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, ver
 from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
 from laggard.cli.predict_commands import (
+    print_calibrated_share,
     print_placement,
     print_prediction,
     print_schedules,
@@ -80,6 +81,7 @@ _SECTIONS: Sections = {
         (print_simulation, "laggard simulate my-continuum --scale edge=1000000"),
         (print_schedules, "laggard schedule cluster.yaml --policy all"),
         (print_placement, "laggard place topology.txt --devices 4"),
+        (print_calibrated_share, "laggard calibrate my-continuum --step 120ms"),
     ),
     "Emulate for your own programs": (
         (emulate_scenario, "laggard emulate my-continuum --for 10min"),

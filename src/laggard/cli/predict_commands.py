@@ -145,6 +145,41 @@ def _read_revocations(
     )
 
 
+@click.command("calibrate")
+@scenario_argument
+@click.option(
+    "--step",
+    required=True,
+    metavar="TIME",
+    help="Time that a step of the workload takes on the device, such as 120ms.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Samples of this step; by default those of a worker's usual step.",
+)
+@set_option
+@json_option
+@handle_errors
+def print_calibrated_share(
+    scenario: Path, step: str, samples: int | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Find the CPU share that is as fast as a device.
+
+    One step was measured on the device; the same one is measured here, which takes a second.
+    """
+    from laggard.core.units import parse_duration_s
+    from laggard.predict.calibrated_share import calibrate_share
+    from laggard.scenario.load import load_scenario
+
+    try:
+        device_s = parse_duration_s(step)
+    except ValueError as error:
+        raise click.UsageError(f"--step {step}: {error}") from error
+    found = calibrate_share(load_scenario(scenario, overrides), device_s, samples)
+    print_text(json.dumps({**found.build_document()}, indent=2) if as_json else found.format())
+
+
 @click.command("simulate")
 @scenario_argument
 @click.option(
