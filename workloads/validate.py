@@ -15,7 +15,7 @@ from laggard.core.hosts import (
     select_hosts,
 )
 from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
-from laggard.workloads.specification.churn import faults, turns
+from laggard.workloads.specification.churn import Turn, faults, turns
 from laggard.workloads.specification.datasets import (
     Cifar10,
     Digits,
@@ -313,6 +313,34 @@ def _check_churn(
             value="churn",
         )
         return
+    planned = turns(workload.churn_entries, hosts, ranks)
+    written = has_written_entries(source)
+    problems = [*_check_written_entries(workload, planned, ranks, hosts, source)] if written else []
+    yield from problems
+    if problems:
+        return
+    for fault in faults(planned, ranks):
+        if not written:
+            yield source.locate_problem(("churn",), fault.rule, fault.fix, value="churn")
+            continue
+        key: KeyPath = ("churn", fault.entry, workload.churn_entries[fault.entry].key)
+        advice = remove_key(("churn", fault.entry), fault.fix)
+        yield source.locate_problem(key, fault.rule, advice)
+
+
+def has_written_entries(source: YamlSource) -> bool:
+    """Return whether the entries of `churn` are in the file, and not drawn or recorded."""
+    return isinstance(source.value, Mapping) and isinstance(source.value.get("churn"), Sequence)
+
+
+def _check_written_entries(
+    workload: Workload,
+    planned: Sequence[Turn],
+    ranks: Sequence[Host],
+    hosts: Sequence[Host],
+    source: YamlSource,
+) -> Iterator[Problem]:
+    """Yield a problem for each entry of the file that selects no worker, or if there are many."""
     if len(workload.churn_entries) > MAX_RULES:
         yield source.locate_problem(
             ("churn",),
@@ -321,29 +349,15 @@ def _check_churn(
             value="churn",
         )
         return
-    planned = turns(workload.churn_entries, hosts, ranks)
     used_entries = {turn.entry for turn in planned}
-    entry_problems: list[Problem] = []
+    names = list(dict.fromkeys(host.name for host in ranks))
     for i, entry in enumerate(workload.churn_entries):
-        entry_problems += check_pattern(source, ("churn", i, entry.key), entry.pattern, hosts)
+        key: KeyPath = ("churn", i, entry.key)
+        yield from check_pattern(source, key, entry.pattern, hosts)
         if i not in used_entries and select_hosts(entry.pattern, hosts):
-            names = list(dict.fromkeys(host.name for host in ranks))
-            fix = write_value(
-                ("churn", i, entry.key),
-                names[-1],
-                f"name hosts that placement.workers matches, such as {names[-1]}",
-            )
-            entry_problems.append(
-                source.locate_problem(
-                    ("churn", i, entry.key), "no worker is on any of these hosts", fix
-                )
-            )
-    yield from entry_problems
-    if not entry_problems:
-        for fault in faults(planned, ranks):
-            key: KeyPath = ("churn", fault.entry, workload.churn_entries[fault.entry].key)
-            advice = remove_key(("churn", fault.entry), fault.fix)
-            yield source.locate_problem(key, fault.rule, advice)
+            advice = f"name hosts that placement.workers matches, such as {names[-1]}"
+            fix = write_value(key, names[-1], advice)
+            yield source.locate_problem(key, "no worker is on any of these hosts", fix)
 
 
 def _correct_price(

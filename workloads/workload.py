@@ -13,7 +13,7 @@ from laggard.core.files.input_files import expand_home
 from laggard.workloads.compress.parameters import COMPRESSION_NAMES
 from laggard.workloads.models import MODEL_NAMES
 from laggard.workloads.specification.callables import is_callable_name
-from laggard.workloads.specification.churn import ChurnEntry, DrawnChurn, name_form
+from laggard.workloads.specification.churn import ChurnEntry, DrawnChurn, RecordedChurn, name_form
 from laggard.workloads.specification.datasets import (
     DATASET_NAMES,
     Cifar10,
@@ -131,13 +131,15 @@ class Workload(Section):
         description="whether the run folder gets weights.pt, the model of the last evaluation",
     )
     churn: Annotated[
-        Annotated[tuple[ChurnEntry, ...], Tag("entries")] | Annotated[DrawnChurn, Tag("drawn")],
+        Annotated[tuple[ChurnEntry, ...], Tag("entries")]
+        | Annotated[DrawnChurn, Tag("drawn")]
+        | Annotated[RecordedChurn, Tag("recorded")],
         Discriminator(name_form),
     ] = Field(
         default=(),
         description=(
-            "workers that leave or join while the others train: entries with their times, or"
-            " observed lives from which times are drawn"
+            "workers that leave or join while the others train: entries with their times, observed"
+            " lives from which times are drawn, or observed times of availability"
         ),
     )
     seed: int = Field(

@@ -39,7 +39,7 @@ def test_each_sample_has_the_client_of_its_row(owners: dict[int, int], random: o
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "clients.csv:1: the columns are missing, and client and sample must be among them"),
+        ("", "clients.csv:1: the columns are missing, and client, sample must be among them"),
         ("client\n0\n", "the columns are client, and"),
         ("client,sample\n", "has no sample"),
         ("client,sample\n0\n", "clients.csv:2: the line has not the columns"),

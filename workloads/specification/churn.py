@@ -80,8 +80,21 @@ class DrawnChurn(Section):
     )
 
 
+class RecordedChurn(Section):
+    """Times at which devices were observed to be available."""
+
+    availability: CsvName = Field(
+        description=(
+            "CSV in the scenario's folder with the columns host, from and until: seconds between"
+            " which the host is available; a host without a line is always available"
+        )
+    )
+
+
 def name_form(churn: object) -> str:
-    """Return which form the section has: `drawn` for a mapping, else `entries`."""
+    """Return the form of the section: `entries`, `drawn` or `recorded`."""
+    if isinstance(churn, RecordedChurn) or (isinstance(churn, Mapping) and "availability" in churn):
+        return "recorded"
     return "drawn" if isinstance(churn, Mapping | DrawnChurn) else "entries"
 
 
@@ -128,10 +141,12 @@ def turns(
         workers: hosts that train; other hosts that match a pattern are ignored.
     """
     training = {host.name for host in workers}
+    by_name = {host.name: (host,) for host in hosts}
     named = [
         Turn(entry.at_s, host.name, entry.joins is not None, i)
         for i, entry in enumerate(churn)
-        for host in select_hosts(entry.pattern, hosts)
+        # Whole names are not parsed as patterns: observed traces have thousands of them.
+        for host in by_name.get(entry.pattern) or select_hosts(entry.pattern, hosts)
         if host.name in training
     ]
     return tuple(sorted(named, key=lambda turn: (turn.at_s, turn.entry)))

@@ -5,12 +5,11 @@ The columns are `client` and `sample`. A client is a worker's number, or the nam
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 
 from laggard.core.corrections.names import suggest_name
 from laggard.core.errors import InputError, ScenarioError
+from laggard.core.files.csv_rows import read_csv_rows
 from laggard.core.hosts import Host
 from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.workloads.plan import place
@@ -77,42 +76,15 @@ def parse_owners(data: bytes, name: str, ranks: Sequence[str]) -> tuple[int, ...
     Raises:
         InputError: the content is no map of clients; with the line.
     """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name}: is not text in UTF-8 ({error.reason}) — {_COLUMNS}") from error
     owners: dict[int, int] = {}
-    try:
-        for line, client, sample in _read_rows(text, name):
-            try:
-                _add_row(owners, client, sample, ranks)
-            except InputError as error:
-                raise InputError(f"{name}:{line}: {error}") from error
-    except csv.Error as error:
-        raise InputError(f"{name}: is no CSV file ({error}) — {_COLUMNS}") from error
+    for line, row in read_csv_rows(data, name, ("client", "sample"), _COLUMNS):
+        try:
+            _add_row(owners, row["client"], row["sample"], ranks)
+        except InputError as error:
+            raise InputError(f"{name}:{line}: {error}") from error
     if not owners:
         raise InputError(f"{name}: has no sample — {_COLUMNS}")
     return tuple(owners.get(number, -1) for number in range(max(owners) + 1))
-
-
-def _read_rows(text: str, name: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the client and the sample of each row."""
-    rows = csv.DictReader(io.StringIO(text), strict=True)
-    names = [each.strip() for each in rows.fieldnames or []]
-    if not {"client", "sample"} <= {*names}:
-        raise InputError(
-            f"{name}:1: the columns are {', '.join(names) or 'missing'}, and client and sample must"
-            f" be among them — {_COLUMNS}"
-        )
-    rows.fieldnames = names
-    for row in rows:
-        client, sample = row.get("client"), row.get("sample")
-        if not isinstance(client, str) or not isinstance(sample, str):
-            raise InputError(
-                f"{name}:{rows.line_num}: the line has not the columns of the first one —"
-                f" {_COLUMNS}"
-            )
-        yield rows.line_num, client.strip(), sample.strip()
 
 
 def _add_row(owners: dict[int, int], client: str, sample: str, ranks: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from laggard.network_emulation.model import (
     TimedHostEvent,
     TimedLinkEvent,
 )
+from laggard.workloads.validate import has_written_entries
 from laggard.workloads.workload import Workload
 
 
@@ -37,7 +38,8 @@ def find_late_entries(
         f"training stops after {stop_time_s:g} s, before this entry begins, so it has no effect",
         "use an earlier `at`, or a larger stop.time",
     )
-    for i, entry in enumerate(workload.churn_entries):
+    written = workload.churn_entries if has_written_entries(sources.workload) else ()
+    for i, entry in enumerate(written):
         if entry.at_s >= stop_time_s:
             yield sources.workload.locate_problem(("churn", i, "at"), rule, fix)
     for i, event in enumerate(heterogeneity.events):

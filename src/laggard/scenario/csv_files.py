@@ -16,7 +16,7 @@ from laggard.network_emulation.model import Heterogeneity, TraceEvent
 from laggard.scenario.client_map import list_client_maps
 from laggard.scenario.cross_checks import ScenarioSources
 from laggard.scenario.files import read_bounded
-from laggard.workloads.specification.churn import DrawnChurn
+from laggard.workloads.specification.churn import DrawnChurn, RecordedChurn
 from laggard.workloads.workload import Workload
 
 MAX_CSV_BYTES = 16 << 20
@@ -84,6 +84,8 @@ def _list_csv_files(
                 yield event.trace, ("dynamic", i, "trace"), sources.heterogeneity
     if workload is not None and isinstance(workload.churn, DrawnChurn):
         yield workload.churn.lifetimes, ("churn", "lifetimes"), sources.workload
+    if workload is not None and isinstance(workload.churn, RecordedChurn):
+        yield workload.churn.availability, ("churn", "availability"), sources.workload
     for name, key in () if workload is None else list_client_maps(workload):
         yield name, key, sources.workload
 

@@ -46,6 +46,7 @@ from laggard.scenario.files import (
     read_files,
 )
 from laggard.scenario.overrides import parse_override
+from laggard.scenario.recorded_churn import resolve_availability
 from laggard.scenario.ring_topology import resolve_order
 from laggard.workloads.plan import place
 from laggard.workloads.specification.flower_app import FlowerApp, names_flower_app
@@ -350,7 +351,7 @@ def _resolve_files(
     workload, source = models.workload, sources.workload
     if workload is None or any(validate_placement(workload, hosts, source)):
         return models
-    for resolve in (resolve_churn, resolve_births):
+    for resolve in (resolve_churn, resolve_availability, resolve_births):
         resolved = problems.try_call(partial(resolve, workload, hosts, csv_files, source))
         workload = resolved or workload
     return replace(models, workload=workload)
