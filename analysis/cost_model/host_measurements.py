@@ -136,7 +136,7 @@ def _number_passes(steps: IntArray, is_forward: BoolArray) -> IntArray:
     """
     is_first = np.diff(steps, prepend=-1) != 0
     passes = np.cumsum(is_forward)
-    before = (passes - is_forward)[is_first][np.cumsum(is_first) - 1]
+    before: IntArray = (passes - is_forward)[is_first][np.cumsum(is_first) - 1]
     return np.cumsum(is_first | (is_forward & (passes - before > 1))) - 1
 
 

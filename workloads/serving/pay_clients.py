@@ -1,4 +1,4 @@
-"""Payment of the clients of a training that has ended, from the updates that its server recorded."""
+"""Payment of the clients of a training that has ended, from updates that its server recorded."""
 
 from __future__ import annotations
 

@@ -98,7 +98,10 @@ def _read_update(path: Path, world_size: int) -> RecordedUpdate:
     with np.load(path, allow_pickle=False) as content:
         model, changes = torch.from_numpy(content["model"]), torch.from_numpy(content["changes"])
         numbers, discounts = content["pushes"].tolist(), content["discounts"].tolist()
-    pushes = tuple(Push(*(int(each) for each in row)) for row in numbers)
+    pushes = tuple(
+        Push(int(rank), int(clock), int(samples), int(batch_size))
+        for rank, clock, samples, batch_size in numbers
+    )
     ranks = [push.rank for push in pushes]
     update = Update(pushes, 1.0, discounts=dict(zip(ranks, discounts, strict=True)))
     return RecordedUpdate(update, model, dict(zip(ranks, changes, strict=True)), world_size)

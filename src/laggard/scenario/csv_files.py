@@ -1,4 +1,4 @@
-"""CSV files that scenario files name: matrices of links, traces, lives of machines, and maps of clients."""
+"""CSV files that scenario files name: matrices, traces, lives of machines, maps of clients."""
 
 from __future__ import annotations
 
