@@ -302,9 +302,14 @@ def _format_energy(result: FederatedResult) -> tuple[str, ...]:
     energy_j = result.sum_energy_by_tier()
     if not energy_j:
         return ()
-    by_tier = format_list([f"{joules:.3g} in {tier}" for tier, joules in energy_j.items()])
+    by_tier = format_list([f"{_round(joules)} in {tier}" for tier, joules in energy_j.items()])
     each_tier = f": {by_tier}" if len(energy_j) > 1 else ""
-    return (f"The clients' computing took {sum(energy_j.values()):.3g} J{each_tier}.",)
+    return (f"The clients' computing took {_round(sum(energy_j.values()))} J{each_tier}.",)
+
+
+def _round(number: float) -> str:
+    """Format a number with three significant digits, such as 11,500."""
+    return f"{float(f'{number:.3g}'):,.10g}"
 
 
 def _format_accuracies(result: FederatedResult) -> tuple[str, ...]:

@@ -130,6 +130,31 @@ def test_it_is_told_to_people_and_programs(quickstart_run: RunData) -> None:
     assert rounds.rows[2][2:4] == ("3.5 s", worst)
 
 
+def test_energy_is_summed_over_all_that_were_selected(quickstart_run: RunData) -> None:
+    """Clients whose answers came too late have computed too."""
+    of_rank = {0: 1000.0, 4: 250.0, 6: 2.0}
+    rounds = [
+        each.model_copy(
+            update={
+                "answers": tuple(
+                    answer.model_copy(update={"energy_j": of_rank.get(answer.rank)})
+                    for answer in each.answers
+                )
+            }
+        )
+        for each in ROUNDS
+    ]
+    result = find_federated_result(federate(quickstart_run, rounds))
+    assert result is not None
+    known = [each.energy_j for each in result.clients]
+    assert known == [3000.0, None, None, None, 250.0, None, 2.0, None]
+    sentences = format_rounds(result)
+    assert "The clients' computing took 3,250 J: 3,000 in cloud and 252 in edge." in sentences
+    document = build_federated_document(result)
+    assert isinstance(document, dict)
+    assert document["energy_j"] == {"cloud": 3000.0, "edge": 252.0}
+
+
 def test_another_training_says_nothing_of_rounds(quickstart_run: RunData) -> None:
     for run in (quickstart_run, federate(quickstart_run, ())):
         assert find_federated_result(run) is None
