@@ -182,10 +182,9 @@ class LimitedHost:
             elapsed_ns, self._watched_ns = now_ns - self._watched_ns, now_ns
         if self._family and now_ns - self._family_seen_ns >= _FAMILY_NS:
             self._adopt(now_ns)
-        used = self._used()
-        if used is None:
-            return self._forget_ended(now_ns)
-        cpu_ns, work_ns = used
+        cpu_ns, work_ns = self._used()
+        if any(meter.ended for meter in self._meters):
+            self._forget_ended(now_ns)
         if self._held_since_ns:
             return self._look_held(now_ns, cpu_ns, work_ns)
         self.ledger.observe(elapsed_ns, cpu_ns, self._queued_ns(now_ns) if cpu_ns else 0, work_ns)
@@ -204,17 +203,16 @@ class LimitedHost:
         self._without_core_ns = 0
         return self._collect(now_ns)
 
-    def _used(self) -> tuple[int, float] | None:
-        """Return the CPU time since the last look and its work; None if a process ended.
+    def _used(self) -> tuple[int, float]:
+        """Return the CPU time since the last look, and its work.
 
-        Both are in ns; work is CPU time at full speed.
+        Both are in ns; work is CPU time at full speed. What a process used just before its end is
+        not known.
         """
         cpu_ns, work_ns = 0, 0.0
         self._moves_data = False
         for meter in self._meters:
             used_ns = meter.cpu_ns()
-            if meter.ended:
-                return None
             cpu_ns += used_ns
             efficiency = self._efficiencies.get(meter.pid)
             # A host that is not held back runs at full speed by definition.
@@ -383,7 +381,7 @@ class LimitedHost:
             if self._held_since_ns:
                 self.gate.hold()
 
-    def _forget_ended(self, now_ns: int) -> int:
+    def _forget_ended(self, now_ns: int) -> None:
         if self._family:
             self._adopt(now_ns)
         for meter in self._meters:
@@ -393,7 +391,6 @@ class LimitedHost:
                 if efficiency is not None:
                     efficiency.close()
         self._meters = [meter for meter in self._meters if not meter.ended]
-        return now_ns
 
 
 class Limiter:

@@ -127,6 +127,27 @@ def test_an_idle_host_is_looked_at_rarely_if_its_share_is_small(
         os.waitpid(sleeper, 0)
 
 
+def test_what_others_used_is_counted_when_a_process_has_ended() -> None:
+    """In a look that comes late, a process has ended, and another has computed all the time."""
+    tally = host_tallies(["a"])["a"]
+    host = LimitedHost(0.5, _Gate(), tally)
+    sleeper = os.fork()
+    if sleeper == 0:
+        time.sleep(60)
+        os._exit(0)
+    host.attach(os.getpid(), time.monotonic_ns())
+    host.attach(sleeper, time.monotonic_ns())
+    host.look(time.monotonic_ns(), 0)
+    before, began_ns = tally.read().due_ns, time.process_time_ns()
+    os.kill(sleeper, 9)
+    os.waitpid(sleeper, 0)
+    while time.process_time_ns() < began_ns + 20 * MS:
+        pass
+    for _ in range(2):
+        host.look(time.monotonic_ns(), 20 * MS)
+    assert tally.read().due_ns - before >= 20 * MS / 0.5
+
+
 def test_only_much_too_late_wake_ups_stall_a_limiter() -> None:
     pulse = PulseCounter()
     for late_ns in (-5, 0, LATE_NS, LATE_NS + 1, 3 * LATE_NS):
