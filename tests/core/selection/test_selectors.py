@@ -9,14 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scipy.stats import chisquare
 
 from laggard.core.rules.fairness import compute_jain_index
 from laggard.core.selection.failure_pauses import LONGEST_PAUSE
 from laggard.core.selection.oort import OortSelector
+from laggard.core.selection.participation_rates import compute_participation_rates, limit_rates
 from laggard.core.selection.selector import (
     ClientCandidate,
     ClientResult,
@@ -25,11 +28,7 @@ from laggard.core.selection.selector import (
     compute_statistical_utility,
 )
 from laggard.core.selection.simple_selection import FastestSelector, RandomSelector
-from laggard.core.selection.utility_aware import (
-    UtilityAwareParameters,
-    UtilityAwareSelector,
-    find_cohort,
-)
+from laggard.core.selection.utility_aware import UtilityAwareParameters, UtilityAwareSelector
 from laggard.core.selection.weighted_draw import draw_weighted
 
 LEAST_P = 1e-4
@@ -140,67 +139,125 @@ def test_weighted_draws_are_one_after_another() -> None:
     assert draw_weighted(weights, 4, rng)[-1] == 3, "without weight, it is drawn last"
 
 
-@given(
-    clients=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 30)), min_size=1, max_size=8),
-    count=st.integers(1, 8),
-    data=st.data(),
-)
-def test_no_cohort_brings_more_in_a_second(
-    clients: list[tuple[int, int]], count: int, data: st.DataObject
-) -> None:
-    candidates = [ClientCandidate(n, 1, float(seconds)) for n, (seconds, _) in enumerate(clients)]
-    weights = [float(weight) for _, weight in clients]
-    size = min(count, len(clients))
-    forced = frozenset(data.draw(st.sets(st.integers(0, len(clients) - 1), max_size=size)))
-    best = max(
-        sum(weights[each] for each in group) / max(candidates[each].predicted_s for each in group)
-        for group in itertools.combinations(range(len(clients)), size)
-        if forced <= set(group)
-    )
-    found, limit_s = find_cohort(candidates, weights, count, forced)
-    assert len(found) == size
-    assert forced <= {each.client for each in found}
-    assert all(each.predicted_s <= limit_s for each in found)
-    brought = sum(weights[each.client] for each in found)
-    assert brought / max(each.predicted_s for each in found) == pytest.approx(best, rel=1e-12)
+def draw_phones(seed: int, count: int = 30) -> list[ClientCandidate]:
+    """Clients whose speeds spread as those of phones do, 39 times from p10 to p90."""
+    rng, sigma = random.Random(seed), math.log(39) / (2 * 1.2816)
+    return [ClientCandidate(each, 100, rng.lognormvariate(0.0, sigma)) for each in range(count)]
+
+
+def take_rounds(
+    selector: ClientSelector, candidates: Sequence[ClientCandidate], rounds: int, count: int = 10
+) -> tuple[float, list[int]]:
+    """Return the seconds of so many rounds, and how often each client was selected."""
+    took_s, counts = 0.0, [0] * len(candidates)
+    for _ in range(rounds):
+        chosen = selector.select(candidates, count).clients
+        took_s += max(candidates[each].predicted_s for each in chosen)
+        for each in chosen:
+            counts[each] += 1
+            utility = 100 * math.exp(-0.05 * counts[each])
+            selector.report(ClientResult(each, "accepted", candidates[each].predicted_s, utility))
+    return took_s, counts
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cohorts_take_part_as_equally_as_chance_in_much_less_time(seed: int) -> None:
-    """Thirty clients whose speeds spread as those of phones do, 39 times from p10 to p90."""
-    rng = random.Random(seed)
-    sigma = math.log(39) / (2 * 1.2816)
+@pytest.mark.parametrize(("fairness", "faster"), [(1.0, 1.3), (0.95, 1.7), (0.9, 2.0), (0.6, 4.0)])
+def test_cohorts_are_as_fair_as_they_should_be_and_fast(
+    seed: int, fairness: float, faster: float
+) -> None:
+    candidates = draw_phones(seed)
+    by_chance_s, _ = take_rounds(RandomSelector(1), candidates, 90)
+    selector = UtilityAwareSelector(UtilityAwareParameters(fairness))
+    took_s, counts = take_rounds(selector, candidates, 90)
+    assert compute_jain_index(counts) == pytest.approx(fairness, abs=0.015)
+    assert by_chance_s > faster * took_s
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_at_oorts_fairness_cohorts_are_faster_than_oort(seed: int) -> None:
+    candidates = draw_phones(seed)
+    oort_s, counts = take_rounds(OortSelector(seed), candidates, 90)
+    fairness = compute_jain_index(counts)
+    took_s, own = take_rounds(
+        UtilityAwareSelector(UtilityAwareParameters(fairness)), candidates, 90
+    )
+    assert compute_jain_index(own) > fairness - 0.015
+    assert took_s < oort_s
+
+
+def test_all_equally_often_means_a_fixed_cycle_of_cohorts() -> None:
+    """With a fairness of 1, thirty clients in tens are three cohorts of neighbors in speed."""
+    candidates = draw_phones(1)
+    selector = UtilityAwareSelector(UtilityAwareParameters(fairness=1.0))
+    ranked = sorted(candidates, key=lambda each: each.predicted_s)
+    cohorts = {frozenset(each.client for each in ranked[i : i + 10]) for i in (0, 10, 20)}
+    found = [frozenset(selector.select(candidates, 10).clients) for _ in range(9)]
+    assert set(found[:3]) == set(found[3:6]) == set(found[6:]) == cohorts
+
+
+@given(
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=8),
+    st.floats(0.2, 1.0),
+)
+def test_no_rates_of_this_fairness_cost_less(costs: list[float], fairness: float) -> None:
+    """Against a general solver of the same problem, with rates of mean 1."""
+    rates = compute_participation_rates(costs, fairness)
+    number = len(costs)
+    assert sum(rates) == pytest.approx(number)
+    assert compute_jain_index(rates) >= fairness - 1e-6
+    # At a fairness of 1/n or less, one client may be all that takes part.
+    most = number / max(fairness, 1 / number)
+    solved = minimize(
+        lambda w: float(np.dot(w, costs)),
+        np.array(rates) * 0.5 + 0.5,
+        jac=lambda _: np.array(costs),
+        bounds=[(0, None)] * number,
+        constraints=[
+            {"type": "eq", "fun": lambda w: w.sum() - number},
+            {"type": "ineq", "fun": lambda w: most - (w**2).sum()},
+        ],
+        method="SLSQP",
+    )
+    if solved.success:
+        assert np.dot(rates, costs) <= solved.fun * (1 + 1e-3)
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=8), st.floats(0.1, 2))
+def test_limited_rates_keep_their_sum_where_that_is_possible(
+    rates: list[float], most: float
+) -> None:
+    found = limit_rates(rates, most)
+    assert max(found) <= most * (1 + 1e-6)
+    possible = most * sum(rate > 0 for rate in rates)
+    assert sum(found) == pytest.approx(min(sum(rates), possible), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["energy", "price"])
+def test_energy_and_price_count_where_they_are_given_a_weight(kind: str) -> None:
+    """Ten clients of one speed, half of which cost fifty times more."""
+    costs = [50.0] * 5 + [1.0] * 5
     candidates = [
-        ClientCandidate(client, 100, rng.lognormvariate(0.0, sigma)) for client in range(30)
+        ClientCandidate(client, 10, 1.0, energy_j=cost)
+        if kind == "energy"
+        else ClientCandidate(client, 10, 1.0, price=cost)
+        for client, cost in enumerate(costs)
     ]
-    took_s, index = {}, {}
-    for name in ("random", "utility_aware"):
-        selector, counts = SELECTORS[name](), [0] * 30
-        took_s[name] = 0.0
-        for _ in range(90):
-            chosen = selector.select(candidates, 10).clients
-            took_s[name] += max(candidates[each].predicted_s for each in chosen)
-            for each in chosen:
-                counts[each] += 1
-                utility = 100 * math.exp(-0.05 * counts[each])
-                selector.report(
-                    ClientResult(each, "accepted", candidates[each].predicted_s, utility)
-                )
-        index[name] = compute_jain_index([float(each) for each in counts])
-    # Nobody waits longer than this number of rounds.
-    assert min(counts) >= 90 // math.ceil(UtilityAwareParameters().patience * 30 / 10) - 1
-    assert index["utility_aware"] > 0.95 * index["random"]
-    assert took_s["random"] > 1.5 * took_s["utility_aware"]
+    _, alike = take_rounds(UtilityAwareSelector(), candidates, 40, 5)
+    assert alike == [20] * 10
+    for fairness, part in ((0.95, 0.39), (0.5, 0.0)):
+        weights = {kind: 1.0}
+        parameters = UtilityAwareParameters(fairness, **weights)
+        _, counts = take_rounds(UtilityAwareSelector(parameters), candidates, 40, 5)
+        assert sum(counts[:5]) / 200 == pytest.approx(part, abs=0.03)
 
 
-def test_energy_and_price_count_where_they_are_asked_for() -> None:
-    candidates = [ClientCandidate(c, 10, 1.0, energy_j=50.0 if c < 5 else 1.0) for c in range(10)]
-    assert set(UtilityAwareSelector().select(candidates, 5).clients) <= set(range(10))
-    thrifty = UtilityAwareSelector(UtilityAwareParameters(energy=1.0))
-    assert set(thrifty.select(candidates, 5).clients) == set(range(5, 10))
-    priced = [ClientCandidate(c, 10, 1.0, price=3.0 if c % 2 else 1.0) for c in range(10)]
-    cheap = UtilityAwareSelector(UtilityAwareParameters(price=1.0))
-    assert set(cheap.select(priced, 5).clients) == {0, 2, 4, 6, 8}
+def test_of_clients_alike_the_useful_ones_come_first() -> None:
+    """Nine clients of one speed, of which five are in a round: blocks of two, and a half."""
+    candidates = [ClientCandidate(client, 10, 1.0) for client in range(9)]
+    selector = UtilityAwareSelector(UtilityAwareParameters(fairness=1.0))
+    for client in range(9):
+        selector.report(ClientResult(client, "accepted", 1.0, float(client)))
+    assert selector.select(candidates, 5).clients == (1, 0, 3, 2, 5)
 
 
 def test_utilities_stand_for_the_norm_of_gradients() -> None:

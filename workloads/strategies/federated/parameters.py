@@ -53,14 +53,17 @@ class SelectionSpec(Section):
         description=(
             "random (all alike), fastest (shortest rounds), oort (high losses, and not too slow;"
             " Lai et al., OSDI 2021), or utility_aware (clients of like speed together, and all"
-            " about equally often)"
+            " about as often as `fairness` says)"
         ),
     )
-    patience: float = Field(
-        default=1.2,
-        ge=1,
-        le=1000,
-        description="turns of all clients that utility_aware lets a client wait at most",
+    fairness: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description=(
+            "Jain's index of participation that utility_aware aims at; 1 means all equally often,"
+            " and less means shorter rounds"
+        ),
     )
     energy: float = Field(
         default=0.0,
@@ -99,7 +102,7 @@ class SelectionSpec(Section):
                 return OortSelector(seed)
             case "utility_aware":
                 return UtilityAwareSelector(
-                    UtilityAwareParameters(self.patience, self.energy, self.price)
+                    UtilityAwareParameters(self.fairness, self.energy, self.price)
                 )
 
 

@@ -2,24 +2,24 @@
 
 A round takes as long as its slowest client. Chance mixes fast and slow clients, so nearly every
 round takes as long as a slow one. Here, the clients of a round are a cohort: the slow ones train
-together, in few rounds, and the fast ones need not wait for them in the others. All take part
-about equally often.
+together, in few rounds, and the fast ones need not wait for them in the others.
 
-For every time T that a round could take, the clients that answer within T are ranked by weight, and
-the best `count` of them are a candidate for the round. Their summed weight, divided by T, is what
-a round brings in a second; the T with the largest quotient is chosen. A client's weight is its
-statistical utility, times the square of how long it has waited, divided by its relative cost. A
-client that has waited for `patience` turns of everybody takes part, so nobody is left out for ever.
+Each client has a rate, at which it takes part in the long run. Rates make rounds as short as they
+can be at a given Jain's index of participation (`participation_rates.py`). Clients of like speed
+have the same rate, so that they are due together. Each round, a client's credit grows by its rate;
+to take part costs 1. The client with the most credit leads the round, and nobody slower than it
+takes part. Of the others, first come those that are nearly due, the slowest first, and then those
+with the most credit. Of clients alike, those with a high statistical utility come first. Rates that
+count it too were slower at the same fairness (`experiments/federated_selection`).
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laggard.core.selection.failure_pauses import FailurePauses
+from laggard.core.selection.participation_rates import compute_participation_rates, limit_rates
 from laggard.core.selection.selector import (
     ClientCandidate,
     ClientChoice,
@@ -27,10 +27,12 @@ from laggard.core.selection.selector import (
     ClientSelection,
 )
 
-LEAST_WEIGHT = 1e-9
-WAITING = 2.0
-"""Exponent of the time that a client has waited. With 1, participation is less equal than by chance
-where speeds differ 39 times; with 3, rounds take longer and it is hardly more equal."""
+LEAST_COST = 1e-9
+NEARLY_DUE = 0.3
+"""Credit from which a client joins a round that is no faster than it. Slow clients that are nearly
+due then save a slow round of their own."""
+BLOCKS_PER_ROUND = 2
+"""Blocks of clients of like speed for each round that they make up; those of one have one rate."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,20 @@ class UtilityAwareParameters:
     """Parameters of the selection of cohorts.
 
     Attributes:
-        patience: turns of everybody that a client may have to wait, at least 1. A turn of everybody
-            is as many rounds as let all clients take part once.
+        fairness: Jain's index of participation that is aimed at, above 0; 1 means all equally
+            often. Less fairness makes rounds shorter.
         energy: exponent of a client's relative energy; 0 if it does not matter.
         price: exponent of a client's relative price; 0 if it does not matter.
     """
 
-    patience: float = 1.2
+    fairness: float = 0.95
     energy: float = 0.0
     price: float = 0.0
 
 
 @dataclass
 class UtilityAwareSelector:
-    """ClientSelection of cohorts, by utility for each second.
+    """ClientSelection of cohorts, by speed and by credit.
 
     Attributes:
         parameters: parameters of the selection.
@@ -59,11 +61,11 @@ class UtilityAwareSelector:
 
     parameters: UtilityAwareParameters = field(default_factory=UtilityAwareParameters)
     _utilities: dict[int, float] = field(default_factory=dict)
-    _last_rounds: dict[int, int] = field(default_factory=dict)
+    _credits: dict[int, float] = field(default_factory=dict)
     _pauses: FailurePauses = field(default_factory=FailurePauses)
 
     def report(self, result: ClientResult) -> None:
-        """Take note of a result (see `ClientSelector`)."""
+        """Record a result (see `ClientSelector`)."""
         self._pauses.report(result)
         if not result.is_failure and result.utility is not None:
             self._utilities[result.client] = result.utility
@@ -73,43 +75,68 @@ class UtilityAwareSelector:
         free, _ = self._pauses.begin_round(candidates)
         if not free or count < 1:
             return ClientSelection((), count)
-        weights = self._weigh(free, count)
-        overdue = self._list_overdue(free, count)
-        chosen, limit_s = find_cohort(free, weights, count, overdue)
-        for each in chosen:
-            self._last_rounds[each.client] = self._pauses.round
+        size = min(count, len(free))
+        blocks = _divide_by_speed(free, max(size // BLOCKS_PER_ROUND, 1))
+        for client, rate in self._compute_rates(blocks, size).items():
+            self._credits[client] = self._credits.get(client, 0.0) + rate
+        chosen = self._choose_cohort(blocks, size)
+        slowest_s = max(each.predicted_s for each in chosen)
         choices = tuple(
-            ClientChoice(
-                each.client,
-                "waited longest" if each.client in overdue else f"answers within {limit_s:.3g} s",
-            )
+            ClientChoice(each.client, f"due, in a round of {slowest_s:.3g} s")
+            if self._credits[each.client] >= NEARLY_DUE
+            else ClientChoice(each.client, f"answers within {slowest_s:.3g} s")
             for each in chosen
         )
+        for each in chosen:
+            self._credits[each.client] -= 1.0
         return ClientSelection(choices, count - len(choices))
 
-    def _wait(self, client: int) -> int:
-        """Return the rounds since a client last took part, or since the beginning."""
-        return self._pauses.round - self._last_rounds.get(client, 0)
-
-    def _list_overdue(self, free: Sequence[ClientCandidate], count: int) -> frozenset[int]:
-        longest = math.ceil(self.parameters.patience * len(free) / count)
-        waiting = [each.client for each in free if self._wait(each.client) >= longest]
-        waiting.sort(key=lambda client: -self._wait(client))
-        return frozenset(waiting[:count])
-
-    def _weigh(self, free: Sequence[ClientCandidate], count: int) -> list[float]:
-        """Weigh the clients; one of unknown utility has the mean utility of a sample."""
-        known = [each for each in free if each.client in self._utilities]
-        samples = sum(each.samples for each in known)
-        mean = sum(self._utilities[each.client] for each in known) / samples if samples else 1.0
-        turn = len(free) / count
+    def _compute_rates(
+        self, blocks: Sequence[Sequence[ClientCandidate]], size: int
+    ) -> Mapping[int, float]:
+        """Return in how many rounds each client takes part, from 0 to 1."""
+        free = [each for block in blocks for each in block]
         relative = self._compare_costs(free)
-        return [
-            max(self._utilities.get(each.client, mean * each.samples), LEAST_WEIGHT)
-            * (self._wait(each.client) / turn) ** WAITING
-            / relative[each.client]
-            for each in free
+        costs: list[float] = []
+        for block in blocks:
+            mean_s = sum(each.predicted_s for each in block) / len(block)
+            costs += [max(mean_s * relative[each.client], LEAST_COST) for each in block]
+        rates = compute_participation_rates(costs, self.parameters.fairness)
+        part = size / len(free)
+        limited = limit_rates([part * rate for rate in rates], 1.0)
+        return {each.client: rate for each, rate in zip(free, limited, strict=True)}
+
+    def _choose_cohort(
+        self, blocks: Sequence[Sequence[ClientCandidate]], size: int
+    ) -> tuple[ClientCandidate, ...]:
+        """Return the clients of a round, those that are due first."""
+        free = [each for block in blocks for each in block]
+        # Blocks are in the order of speed, so that the slowest of those with most credit leads.
+        leader = max(free, key=self._get_credit)
+        # A round that the leader's speed would leave incomplete has somewhat slower clients too.
+        limit_s = max(leader.predicted_s, free[-size].predicted_s)
+
+        def rank(each: ClientCandidate, block: int) -> tuple[int, float, float]:
+            credit = self._get_credit(each)
+            is_due = credit >= NEARLY_DUE
+            return block if is_due else len(blocks), -credit, -self._get_utility(each)
+
+        within = [
+            (rank(each, number), each)
+            for number, block in enumerate(blocks)
+            for each in block
+            if each.predicted_s <= limit_s
         ]
+        within.sort(key=lambda pair: pair[0])
+        return tuple(each for _, each in within[:size])
+
+    def _get_credit(self, client: ClientCandidate) -> float:
+        """Return the credit of a client; equal ones do not differ in their last digits."""
+        return round(self._credits[client.client], 9)
+
+    def _get_utility(self, client: ClientCandidate) -> float:
+        """Return the last statistical utility of a client, or its samples before it has one."""
+        return self._utilities.get(client.client, float(client.samples))
 
     def _compare_costs(self, free: Sequence[ClientCandidate]) -> Mapping[int, float]:
         """Return the cost of each client relative to the mean; 1 where none is known."""
@@ -123,53 +150,13 @@ class UtilityAwareSelector:
             if not exponent or mean <= 0:
                 continue
             for client, cost in known.items():
-                relative[client] *= max(cost / mean, LEAST_WEIGHT) ** exponent
+                relative[client] *= max(cost / mean, LEAST_COST) ** exponent
         return relative
 
 
-def find_cohort(
-    candidates: Sequence[ClientCandidate],
-    weights: Sequence[float],
-    count: int,
-    forced: frozenset[int] = frozenset(),
-) -> tuple[tuple[ClientCandidate, ...], float]:
-    """Find the clients whose summed weight, divided by their slowest one's seconds, is largest.
-
-    It is exact: with the slowest client fixed, the heaviest of those that are no slower are best.
-
-    Args:
-        candidates: clients, at least one.
-        weights: weight of each, at least 0.
-        count: number of clients to find; all if there are fewer.
-        forced: numbers of clients that must be among them, at most `count`.
-
-    Returns:
-        The clients, the heaviest first, and the predicted seconds of the slowest one.
-    """
-    order = sorted(range(len(candidates)), key=lambda each: candidates[each].predicted_s)
-    held = [each for each in order if candidates[each].client in forced]
-    base = sum(weights[each] for each in held)
-    least_s = max((candidates[each].predicted_s for each in held), default=0.0)
-    places = min(count, len(candidates)) - len(held)
-    best: tuple[float, float] | None = None
-    kept: list[float] = []
-    total = 0.0
-    for each in order:
-        if candidates[each].client not in forced:
-            heapq.heappush(kept, weights[each])
-            total += weights[each]
-            if len(kept) > places:
-                total -= heapq.heappop(kept)
-        limit_s = max(candidates[each].predicted_s, least_s)
-        if len(kept) == places and (best is None or (base + total) / limit_s > best[0]):
-            best = ((base + total) / limit_s, limit_s)
-    assert best is not None
-    limit_s = best[1]
-    within = [
-        each
-        for each in order
-        if candidates[each].predicted_s <= limit_s and candidates[each].client not in forced
-    ]
-    heaviest = sorted(within, key=lambda each: -weights[each])[:places]
-    found = sorted([*held, *heaviest], key=lambda each: -weights[each])
-    return tuple(candidates[each] for each in found), limit_s
+def _divide_by_speed(
+    free: Sequence[ClientCandidate], size: int
+) -> Sequence[Sequence[ClientCandidate]]:
+    """Return blocks of so many clients of like speed, the slowest first."""
+    order = sorted(free, key=lambda each: -each.predicted_s)
+    return [order[start : start + size] for start in range(0, len(order), size)]
