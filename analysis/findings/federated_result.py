@@ -10,8 +10,8 @@ import numpy as np
 
 from laggard.analysis.tables.load_run import RankHost, RunData
 from laggard.core.files.input_files import JsonDocument
-from laggard.core.rules.fairness import compute_jain_index
 from laggard.core.run_schema import ClientAccuracies, FederatedTraining, RoundResult
+from laggard.core.selection.fairness import compute_jain_index
 from laggard.core.text.text_format import (
     format_count,
     format_list,

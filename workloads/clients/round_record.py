@@ -123,7 +123,7 @@ class _AnswerLine(NodeMessage):
     outcome: AnswerOutcome
     took_s: Annotated[Real, Field(ge=0)] | None
     clipped: bool
-    energy_j: Annotated[Real, Field(ge=0)] | None
+    energy_j: Annotated[Real, Field(ge=0)] | None = None
 
 
 class _ClientAccuracyLine(NodeMessage):

@@ -95,7 +95,7 @@ def read_updates(output_dir: WorkerOutputDir, world_size: int) -> Iterator[Recor
 
 
 def _read_update(path: Path, world_size: int) -> RecordedUpdate:
-    with np.load(path, allow_pickle=False) as content:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         model, changes = torch.from_numpy(content["model"]), torch.from_numpy(content["changes"])
         numbers, discounts = content["pushes"].tolist(), content["discounts"].tolist()
     pushes = tuple(

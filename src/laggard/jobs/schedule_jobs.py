@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
-from laggard.core.rules.fairness import compute_jain_index
+from laggard.core.selection.fairness import compute_jain_index
 from laggard.jobs.cluster_file import SharedCluster
 from laggard.jobs.execute_jobs import OVERRUN_STEPS, ExecutedTurn, RoundExecutor
 from laggard.workloads.scheduling.cluster_run import ClusterResult, run_cluster

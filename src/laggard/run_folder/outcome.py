@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from laggard.core.rules.fairness import compute_jain_index
+from laggard.core.selection.fairness import compute_jain_index
 
 GIGABYTE = 1e9
 HOUR_S = 3600.0

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import chisquare
 
-from laggard.core.rules.fairness import compute_jain_index
 from laggard.core.selection.failure_pauses import LONGEST_PAUSE
+from laggard.core.selection.fairness import compute_jain_index
 from laggard.core.selection.oort import OortSelector
 from laggard.core.selection.participation_rates import compute_participation_rates, limit_rates
 from laggard.core.selection.selector import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laggard.core.rules.fairness import compute_jain_index
+from laggard.core.selection.fairness import compute_jain_index
 
 _BISECTIONS = 50
 _TOLERANCE = 1e-9
