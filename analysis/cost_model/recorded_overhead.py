@@ -1,4 +1,4 @@
-"""What a step of a run takes besides computing and communication, on a whole core.
+"""Overhead of a step besides computing and communication, in seconds on a whole core.
 
 A client of a federated training reads its samples, loads the model and finds its change in it.
 """

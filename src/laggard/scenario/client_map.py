@@ -1,4 +1,4 @@
-"""Which client has which samples, from a CSV file of the scenario.
+"""Samples of each client, from a CSV file of the scenario.
 
 The columns are `client` and `sample`. A client is a worker's number, or the name of its host.
 """
