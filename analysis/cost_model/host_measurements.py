@@ -105,7 +105,9 @@ def _sum_steps(spans: SpanColumns) -> tuple[IntArray, IntArray, FloatArray]:
     """Return rank, samples and compute seconds of every completed step, [N] each.
 
     A client of a federated training takes many steps of its optimizer in a round, which is one step
-    of the trace. Each of them begins with a forward pass.
+    of the trace. Each of them begins with a forward pass. Those of one size are one step here, of
+    their mean seconds: a host that is held to its share computes in bursts, and only their sum is
+    exact.
     """
     counted = spans.where(
         (spans.lane == Lane.MAIN)
@@ -113,16 +115,21 @@ def _sum_steps(spans: SpanColumns) -> tuple[IntArray, IntArray, FloatArray]:
         & (spans.step >= 0)
         & ((spans.flags & _UNUSED) == 0)
     ).ordered()
-    index = _number_passes(
-        counted.step * (counted.max_rank + 1) + counted.rank, counted.phase == Phase.FORWARD.code
-    )
+    world = counted.max_rank + 1
+    steps, is_forward = counted.step * world + counted.rank, counted.phase == Phase.FORWARD.code
+    index = _number_passes(steps, is_forward)
     count = int(index[-1]) + 1 if len(index) else 0
-    rank, samples = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    rank[index] = counted.rank
-    np.maximum.at(samples, index, counted.work)
-    seconds = np.zeros(count)
+    step, seconds = np.zeros(count, dtype=np.int64), np.zeros(count)
+    step[index] = steps
     np.add.at(seconds, index, counted.dur_ns * _S)
-    return rank, samples, seconds
+    # Fetched samples are those of all passes, so the forward pass knows its own best.
+    samples, others = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    np.maximum.at(samples, index, np.where(is_forward, counted.work, 0))
+    np.maximum.at(others, index, counted.work)
+    samples = np.where(samples > 0, samples, others)
+    sizes, cells = np.unique(np.stack([step, samples]), axis=1, return_inverse=True)
+    means = np.bincount(cells.ravel(), seconds) / np.maximum(np.bincount(cells.ravel()), 1)
+    return sizes[0] % max(world, 1), sizes[1], means
 
 
 def _number_passes(steps: IntArray, is_forward: BoolArray) -> IntArray:

@@ -71,10 +71,11 @@ def test_every_batch_size_is_a_measurement() -> None:
 
 
 def test_each_pass_of_a_clients_round_is_a_step() -> None:
-    """A round of four passes: what precedes the first one belongs to it."""
+    """A round of four passes: the preparation of all samples belongs to the first one."""
     parts = (
-        (Phase.PREP.code, 1000, 0),
-        *((Phase.FORWARD.code, 2000, 32), (Phase.BACKWARD.code, 4000, 32)) * 3,
+        (Phase.PREP.code, 900, 102),
+        *((Phase.FORWARD.code, 2000, 32), (Phase.BACKWARD.code, 4000, 32)) * 2,
+        *((Phase.FORWARD.code, 1000, 32), (Phase.BACKWARD.code, 5000, 32)),
         (Phase.FORWARD.code, 1000, 6),
         (Phase.BACKWARD.code, 2000, 6),
     )
@@ -96,7 +97,7 @@ def test_each_pass_of_a_clients_round_is_a_step() -> None:
     assert [(each.host, each.step.demand.flops / 2e6) for each in found] == [
         (f"cloud.trainer.1.{host}", size) for host in (1, 2) for size in (6, 32)
     ]
-    assert [each.step.seconds for each in found] == pytest.approx([0.003, 0.006] * 2)
+    assert [each.step.seconds for each in found] == pytest.approx([0.003, 0.006 + 0.0009 / 3] * 2)
 
 
 @pytest.mark.parametrize(("rare_steps", "sizes"), [(4, [16]), (5, [6, 16])])
