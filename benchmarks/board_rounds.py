@@ -3,9 +3,9 @@
     python benchmarks/board_rounds.py > rounds.md        (as root with cgroups v1, on two idle cores)
 
 A board is a process that the kernel holds to a known quota of a core, at the end of a link of known
-rate and delay. It trains rounds of a federated training in a plain loop, without Laggard. One of
-its steps is timed, and `laggard calibrate` turns it into a share of a core. Then all boards are
-emulated together, with these shares and links. The latencies of the rounds are compared: the
+rate and delay. It trains rounds of a federated training in a plain loop, without Laggard. One step
+of 200 samples is timed on it, and `laggard calibrate` turns that into a share of a core. Then all
+boards are emulated together, with these shares and links. The latencies of the rounds are compared: the
 median of each board, and the ratio between the slowest and the fastest board of a round.
 """
 
@@ -35,7 +35,9 @@ from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.workload_model import build_workload_model
 
-ROUNDS, LEFT_OUT, BATCH, WARM_UP = 12, 2, 32, 3
+ROUNDS, LEFT_OUT, BATCH = 12, 2, 32
+STEP_SAMPLES, WARM_UP = 200, 2
+"""A quota runs out in bursts, which a step of 32 samples on a fast board would show by chance."""
 TCP_FRAMING = 1514 / 1448
 """Bytes of a full Ethernet frame for each byte that TCP carries in it."""
 _CGROUPS = Path("/sys/fs/cgroup/cpu")
@@ -77,7 +79,7 @@ def main() -> None:
         folder = Path(name)
         scenario = load_scenario(write_scenario(folder / "scenario", [1.0] * len(BOARDS)))
         measured = [measure_board(scenario, number, folder) for number in range(len(BOARDS))]
-        shares = [calibrate_share(scenario, each.step_s, BATCH).share for each in measured]
+        shares = [calibrate_share(scenario, each.step_s, STEP_SAMPLES).share for each in measured]
         emulated = emulate(write_scenario(folder / "emulated", shares), folder / "runs")
     print_tables(measured, shares, emulated)
 
@@ -214,9 +216,9 @@ def serve_rounds(scenario: Scenario, number: int, folder: Path, server: socket.s
     order = torch.arange(len(batch.labels))
     receive(server, 1)
     for _ in range(WARM_UP):
-        step(order[:BATCH])
+        step(order[:STEP_SAMPLES])
     began_s = time.monotonic()
-    step(order[:BATCH])
+    step(order[:STEP_SAMPLES])
     size = sum(each.numel() * each.element_size() for each in tensors)
     server.sendall(json.dumps([time.monotonic() - began_s, size]).encode().ljust(64))
     for _ in range(ROUNDS):

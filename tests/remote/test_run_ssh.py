@@ -69,6 +69,7 @@ SCRIPT = """
             found["schedule"] = run_schedule()
             found["experiment"] = run_experiment(options)
             found["served"] = run(options, *SERVED)
+            found["paid"] = run(options, *PAID)
             streamed = "cat /var/tmp/laggard-root/runs/*/workers/rank-2.steps.arrow | wc -c"
             kill = "pkill -9 -x rank-2"
             kill_one = lambda: on(names[2], f"until [ $({streamed}) -gt EMPTY ]; do sleep 0.05; done; {kill}")
@@ -148,6 +149,12 @@ SERVED = (
     "workload.evaluate_every=12000",
     "workload.stop={accuracy: 0.9, time: 60s}",
 )
+PAID = (
+    "heterogeneity={}",
+    "workload.strategy={name: federated, clients: 2, tokens: {fee: 10}}",
+    'workload.placement={workers: ["edge.*"], server: "cloud.*"}',
+    "workload.stop={steps: 4}",
+)
 MESHED = (
     "heterogeneity={}",
     "network.networks=[]",
@@ -177,6 +184,7 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
         .replace("CLUSTER", repr(CLUSTER))
         .replace("SERVED", repr(SERVED))
         .replace("MESHED", repr(MESHED))
+        .replace("PAID", repr(PAID))
         .replace("EMPTY", str(_bytes_without_rows(tmp_path)))
     )
     found = run_script(own_runner, script, timeout_s=1100)
@@ -198,6 +206,9 @@ def test_a_scenario_runs_on_machines_of_ones_own(own_runner: Runner, tmp_path: P
     _plays_are_an_experiment(found["experiment"])
     _ipv6_is_shaped(found["filters"])
     _a_server_of_its_own_serves(found["served"])
+    assert found["paid"]["status"] in {"done", "unfaithful"}, found["paid"]["error"]
+    ledger = Path(found["paid"]["folder"]) / "ledger.jsonl"
+    assert len(ledger.read_text().splitlines()) == 2 * 2 * 4, "a fee and a payment of two clients"
     _the_others_go_on(found["meshed"])
     assert found["killed"]["seconds"]["prepare nodes"] < whole["seconds"]["prepare nodes"], (
         "the environment was there"

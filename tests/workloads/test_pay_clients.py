@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,8 +61,8 @@ def test_an_update_is_what_was_recorded(tmp_path: Path) -> None:
     pushes = (Push(2, 7, 10, 60), Push(5, 6, 20, 60))
     update = Update(pushes, 1.0, 8, {2: 1.0, 5: 0.5})
     model = torch.tensor([1.0, 1.0, 9.0])
-    write_update(output_dir, 0, RecordedUpdate(update, model, changes, 6))
-    write_update(output_dir, 1, RecordedUpdate(update, 2 * model, changes, 6))
+    write_update(output_dir, RecordedUpdate(update, model, changes, 6))
+    write_update(output_dir, RecordedUpdate(update, 2 * model, changes, 6))
     first, second = read_updates(output_dir, 6)
     assert [each.rank for each in first.update.pushes] == [2, 5]
     assert second.model.tolist() == [2.0, 2.0, 18.0]
@@ -74,14 +75,25 @@ def test_an_update_is_what_was_recorded(tmp_path: Path) -> None:
 def test_a_damaged_record_leaves_no_ledger(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     training = train(describe_training("edge.trainer.1.1", "edge.trainer.1.2"), WORLD)
     workload = training.plans[0].workload
-    path = training.output_dir.updates / "000000003.npz"
-    for content in (b"", b"PK no archive", path.read_bytes()[:-9]):
-        path.write_bytes(content)
+    path = training.output_dir.updates
+    whole = path.read_bytes()
+    update_bytes = len(whole) // ROUNDS
+    for at in (0, 3 * update_bytes, 3 * update_bytes + 500):
+        path.write_bytes(whole[:at] + b"\xff" * 8 + whole[at + 8 :])
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             pay_recorded_clients(workload, training.hosts, training.output_dir)
-        assert "clients were not paid: 000000003.npz is damaged" in caplog.text
+        assert "clients were not paid: updates.bin is damaged: update " in caplog.text
         assert not training.output_dir.ledger.exists()
+    # A server that is killed writes its last update in part: its clients get nothing for it.
+    path.write_bytes(whole[:-9])
+    with caplog.at_level(logging.WARNING):
+        pay_recorded_clients(workload, training.hosts, training.output_dir)
+    assert "the updates of the last 1 rounds were not recorded" in caplog.text
+    entries = [json.loads(line) for line in training.output_dir.ledger.read_text().splitlines()]
+    assert len(entries) == 2 * WORLD * ROUNDS
+    last = [each["tokens"] for each in entries if each["round"] == ROUNDS - 1]
+    assert sum(map(abs, last)) == 2 * WORLD * 10, "the fees go back in equal parts"
 
 
 def test_code_that_a_run_folder_names_is_not_executed(

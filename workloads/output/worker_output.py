@@ -153,8 +153,8 @@ class WorkerOutputDir:
 
     @property
     def updates(self) -> Path:
-        """Return the folder of a federated training's updates, if its clients are paid."""
-        return self.folder / "updates"
+        """Return the file of a federated training's updates, if its clients are paid."""
+        return self.folder / "updates.bin"
 
     @property
     def heartbeat(self) -> Path:

@@ -298,7 +298,7 @@ class Server:
         strategy, world_size = self.plan.workload.strategy, self.plan.world_size
         if isinstance(strategy, FederatedParameters) and strategy.tokens is not None:
             recorded = record_update(self.keeper, update, world_size)
-            write_update(self._output_dir, self.keeper.version, recorded)
+            write_update(self._output_dir, recorded)
 
     def _expire_round(self) -> Reason:
         """End a round whose deadline has come; return the reason to end training, if any."""

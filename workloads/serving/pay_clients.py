@@ -9,7 +9,7 @@ from laggard.core.errors import LaggardError
 from laggard.core.hosts import Host
 from laggard.core.rules.server_rule import Push, Update
 from laggard.workloads.clients.round_record import read_rounds
-from laggard.workloads.datasets import open_data
+from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.evaluator import compute_test_loss
 from laggard.workloads.models.one_thread import compute_on_one_thread
 from laggard.workloads.output.worker_output import WorkerOutputDir
@@ -58,6 +58,8 @@ def pay_recorded_clients(
 def _pay_clients(
     workload: Workload, tokens: TokensSpec, clients: Sequence[Host], output_dir: WorkerOutputDir
 ) -> None:
+    # What was prepared on a node stays there.
+    prepare_data(workload, output_dir.folder)
     data = open_data(workload, output_dir.folder)
     model = build_workload_model(workload, data)
     treasury = TokenTreasury.create(tokens, clients, output_dir, workload.seed)
@@ -68,9 +70,13 @@ def _pay_clients(
         assert recorded is not None
         return compute_test_loss(model, data.test, recorded.preview(pushes))
 
+    missing = 0
     with compute_on_one_thread():
         for each in read_rounds(output_dir, len(clients)):
-            # A server that is killed may have written a round without its update.
-            recorded = next(updates, None) if each.result.list_clients("accepted") else None
+            has_update = bool(each.result.list_clients("accepted"))
+            recorded = next(updates, None) if has_update else None
+            missing += has_update and recorded is None
             update = None if recorded is None else recorded.update
             treasury.pay_round(each.result, update, compute_loss)
+    if missing:
+        LOGGER.warning("the updates of the last %d rounds were not recorded: fees go back", missing)

@@ -6,9 +6,10 @@ Contributions are measured after training: this takes many evaluations, which wo
 from __future__ import annotations
 
 import io
+import itertools
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
@@ -16,10 +17,14 @@ import numpy as np
 import torch
 
 from laggard.core.rules.server_rule import Push, Update
-from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
+from laggard.workloads.output.worker_output import WorkerOutputDir
 
 if TYPE_CHECKING:
     from laggard.workloads.serving.model_keeper import ModelKeeper
+
+_SIZE = struct.Struct(">Q")
+"""Size of an update, before its bytes."""
+_MOST_BYTES = 1 << 34
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,11 @@ def record_update(keeper: ModelKeeper, update: Update, world_size: int) -> Recor
     return RecordedUpdate(update, keeper.read(), changes, world_size)
 
 
-def write_update(output_dir: WorkerOutputDir, number: int, recorded: RecordedUpdate) -> None:
-    """Write an update to a file of its own.
+def write_update(output_dir: WorkerOutputDir, recorded: RecordedUpdate) -> None:
+    """Append an update to the file of all updates.
 
     Args:
         output_dir: folder of the training's records.
-        number: number of the update, from 0.
         recorded: the update.
     """
     update = recorded.update
@@ -76,28 +80,39 @@ def write_update(output_dir: WorkerOutputDir, number: int, recorded: RecordedUpd
         ),
         discounts=np.array([update.discounts.get(push.rank, 1.0) for push in update.pushes]),
     )
-    output_dir.updates.mkdir(exist_ok=True)
-    write_whole(output_dir.updates / f"{number:09d}.npz", content.getvalue())
+    with output_dir.updates.open("ab") as file:
+        file.write(_SIZE.pack(content.tell()) + content.getvalue())
 
 
 def read_updates(output_dir: WorkerOutputDir, world_size: int) -> Iterator[RecordedUpdate]:
-    """Yield all updates in order.
+    """Yield all updates in order, without one that a killed server wrote in part.
 
     Raises:
-        ValueError: a file is damaged.
+        ValueError: the file is damaged.
     """
-    for path in sorted(output_dir.updates.glob("*.npz")):
-        try:
-            recorded = _read_update(path, world_size)
-        except (OSError, EOFError, KeyError, ValueError, TypeError, BadZipFile) as error:
-            raise ValueError(f"{path.name} is damaged: {error}") from error
-        yield recorded
+    path = output_dir.updates
+    with path.open("rb") as file:
+        for number in itertools.count():
+            head = file.read(_SIZE.size)
+            if len(head) < _SIZE.size:
+                return
+            (size,) = _SIZE.unpack(head)
+            if size > _MOST_BYTES:
+                raise ValueError(f"{path.name} is damaged: update {number} has {size} bytes")
+            content = file.read(size)
+            if len(content) < size:
+                return
+            try:
+                recorded = _parse_update(content, world_size)
+            except (OSError, EOFError, KeyError, ValueError, TypeError, BadZipFile) as error:
+                raise ValueError(f"{path.name} is damaged: update {number}: {error}") from error
+            yield recorded
 
 
-def _read_update(path: Path, world_size: int) -> RecordedUpdate:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        model, changes = torch.from_numpy(content["model"]), torch.from_numpy(content["changes"])
-        numbers, discounts = content["pushes"].tolist(), content["discounts"].tolist()
+def _parse_update(content: bytes, world_size: int) -> RecordedUpdate:
+    with np.load(io.BytesIO(content), allow_pickle=False) as found:
+        model, changes = torch.from_numpy(found["model"]), torch.from_numpy(found["changes"])
+        numbers, discounts = found["pushes"].tolist(), found["discounts"].tolist()
     pushes = tuple(
         Push(int(rank), int(clock), int(samples), int(batch_size))
         for rank, clock, samples, batch_size in numbers

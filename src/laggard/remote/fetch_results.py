@@ -125,7 +125,7 @@ def fetch_results(
     _write_traffic_counters(list(sources.values()), run_folder)
     output_dir = WorkerOutputDir(fetched[head] / "workers")
     server_dir = WorkerOutputDir(fetched.get(evaluator, fetched[head]) / "workers")
-    if server_dir.updates.is_dir():
+    if server_dir.updates.exists():
         from laggard.workloads.serving.pay_clients import pay_recorded_clients
 
         pay_recorded_clients(scenario.workload, scenario.ranks, server_dir)

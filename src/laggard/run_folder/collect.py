@@ -67,7 +67,7 @@ def collect_streams(
     output_dir = WorkerOutputDir(folder / STREAMS_FOLDER)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
     collect(output_dir.folder, folder, scenario.ranks, dilation, scenario.shares, sampled)
-    if output_dir.updates.is_dir():
+    if output_dir.updates.exists():
         from laggard.workloads.serving.pay_clients import pay_recorded_clients
 
         pay_recorded_clients(scenario.workload, scenario.ranks, output_dir, runs_code=runs_code)
