@@ -173,6 +173,13 @@ def test_cohorts_are_as_fair_as_they_should_be_and_fast(
     assert by_chance_s > faster * took_s
 
 
+def test_nobody_of_many_takes_part_twice_before_most_have_once() -> None:
+    """Fifteen rounds of ten have room for half of three hundred clients."""
+    selector = UtilityAwareSelector()
+    _, counts = take_rounds(selector, draw_phones(1, 300), 15)
+    assert sorted(counts) == [0] * 150 + [1] * 150
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_at_oorts_fairness_cohorts_are_faster_than_oort(seed: int) -> None:
     candidates = draw_phones(seed)

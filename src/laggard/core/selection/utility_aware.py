@@ -7,14 +7,16 @@ together, in few rounds, and the fast ones need not wait for them in the others.
 Each client has a rate, at which it takes part in the long run. Rates make rounds as short as they
 can be at a given Jain's index of participation (`participation_rates.py`). Clients of like speed
 have the same rate, so that they are due together. Each round, a client's credit grows by its rate;
-to take part costs 1. The client with the most credit leads the round, and nobody slower than it
-takes part. Of the others, first come those that are nearly due, the slowest first, and then those
-with the most credit. Of clients alike, those with a high statistical utility come first. Rates that
-count it too were slower at the same fairness (`experiments/federated_selection`).
+to take part costs 1. As many clients as a round needs, those with the most credit, set its length:
+nobody slower than them takes part. Of the others, first come those that are nearly due, the slowest
+first, and then those with the most credit. Of clients alike, those with a high statistical utility
+come first. Rates that count it too were slower at the same fairness
+(`experiments/federated_selection`).
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -111,10 +113,8 @@ class UtilityAwareSelector:
     ) -> tuple[ClientCandidate, ...]:
         """Return the clients of a round, those that are due first."""
         free = [each for block in blocks for each in block]
-        # Blocks are in the order of speed, so that the slowest of those with most credit leads.
-        leader = max(free, key=self._get_credit)
-        # A round that the leader's speed would leave incomplete has somewhat slower clients too.
-        limit_s = max(leader.predicted_s, free[-size].predicted_s)
+        leaders = heapq.nlargest(size, free, key=self._get_credit)
+        limit_s = max(each.predicted_s for each in leaders)
 
         def rank(each: ClientCandidate, block: int) -> tuple[int, float, float]:
             credit = self._get_credit(each)
