@@ -35,7 +35,7 @@ from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.workload_model import build_workload_model
 
-ROUNDS, LEFT_OUT, BATCH = 12, 2, 32
+ROUNDS, LEFT_OUT, BATCH = 9, 2, 32
 STEP_SAMPLES, WARM_UP = 200, 2
 """A quota runs out in bursts, which a step of 32 samples on a fast board would show by chance."""
 TCP_FRAMING = 1514 / 1448
