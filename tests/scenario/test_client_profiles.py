@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ from laggard.core.errors import LaggardError
 from laggard.core.selection.round_forecast import ClientProfile
 from laggard.scenario.client_profiles import profile_clients
 from laggard.scenario.load import load_scenario
+from laggard.workloads.plan import ServerPlan, join_exchange, plan_addresses, plan_workers
+from laggard.workloads.transport.keys import make_endpoints
 from tests.virtual.federated_scenario import SHARES, write_federated
 
 
@@ -35,7 +36,23 @@ def test_workers_of_a_host_divide_its_share(tmp_path: Path) -> None:
 def test_a_link_without_a_rate_takes_no_time(tmp_path: Path) -> None:
     folder = write_federated(tmp_path / "scenario")
     (folder / "network.yaml").write_text("networks: []")
-    assert {each.down_mbps for each in profile_clients(load_scenario(folder))} == {math.inf}
+    profiles = profile_clients(load_scenario(folder))
+    assert {(each.down_mbps, each.up_mbps, each.delay_s) for each in profiles} == {(None, None, 0)}
+
+
+@pytest.mark.parametrize("network", ["networks: []", None])
+def test_the_server_is_told_of_all_profiles(tmp_path: Path, network: str | None) -> None:
+    """Plans of processes are JSON, which has no infinite numbers."""
+    folder = write_federated(tmp_path / "scenario")
+    if network is not None:
+        (folder / "network.yaml").write_text(network)
+    scenario = load_scenario(folder)
+    profiles = profile_clients(scenario)
+    workers = plan_workers(scenario.workload, scenario.hosts, tmp_path)
+    endpoints = make_endpoints(plan_addresses(scenario.workload, scenario.hosts), 1.0)
+    _, server = join_exchange(workers, scenario.hosts, endpoints, profiles)
+    assert server is not None
+    assert ServerPlan.model_validate_json(server.to_json()).profiles == profiles
 
 
 def test_other_strategies_have_no_clients(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -28,8 +27,8 @@ def profile_clients(scenario: Scenario) -> tuple[ClientProfile, ...]:
         up = scenario.links.expected(client.name, server)
         return ClientProfile(
             share=scenario.shares[client.name] / workers[client.name],
-            down_mbps=math.inf if down.rate_mbps is None else down.rate_mbps,
-            up_mbps=math.inf if up.rate_mbps is None else up.rate_mbps,
+            down_mbps=down.rate_mbps,
+            up_mbps=up.rate_mbps,
             delay_s=(down.delay_ms + up.delay_ms) / 1e3,
             sample_j=energies.get(client.name),
             hour_price=prices.get(client.layer),

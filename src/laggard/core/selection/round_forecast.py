@@ -8,7 +8,6 @@ between clients have a meaning.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,16 +24,16 @@ class ClientProfile:
 
     Attributes:
         share: share of a core that it computes with.
-        down_mbps: rate from the server to it in Mbit/s; infinite if it is not limited.
-        up_mbps: rate from it to the server in Mbit/s; infinite if it is not limited.
+        down_mbps: rate from the server to it in Mbit/s; None if it is not limited.
+        up_mbps: rate from it to the server in Mbit/s; None if it is not limited.
         delay_s: delay of the way there and back.
         sample_j: energy that training on a sample takes, in joules; None if it is not given.
         hour_price: price of an hour of its host; None if it is not given.
     """
 
     share: float = 1.0
-    down_mbps: float = math.inf
-    up_mbps: float = math.inf
+    down_mbps: float | None = None
+    up_mbps: float | None = None
     delay_s: float = 0.0
     sample_j: float | None = None
     hour_price: float | None = None
@@ -92,5 +91,6 @@ class RoundForecast:
 
     def _compute_link_s(self, client: int) -> float:
         profile = self.profiles[client]
-        s_per_bit = 1e-6 / profile.down_mbps + 1e-6 / profile.up_mbps
+        rates = (profile.down_mbps, profile.up_mbps)
+        s_per_bit = sum(1e-6 / rate for rate in rates if rate is not None)
         return profile.delay_s + 8 * self.model_bytes * s_per_bit
