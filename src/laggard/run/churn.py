@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ JOIN_TIMEOUT_S = 120.0
 """Virtual seconds that a worker may take to start and to receive the current state."""
 
 _MAX_WAIT_S = 0.1
+_MOST_WARNINGS = 10
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,13 @@ class ChurnScheduler:
             )
             self.context.journal.warn((f"{start_text}, but training ended before it had joined",))
         late = [
-            f"{turn.host} {'joins' if turn.joins else 'leaves'} at {turn.at_s:g} s"
-            for turn in self._due
+            f"training ended before this churn entry was due: {turn.host}"
+            f" {'joins' if turn.joins else 'leaves'} at {turn.at_s:g} s"
+            for turn in itertools.islice(self._due, _MOST_WARNINGS)
         ]
-        self.context.journal.warn(
-            tuple(f"training ended before this churn entry was due: {each}" for each in late)
-        )
+        if more := len(self._due) - len(late):
+            late.append(f"training ended before {more} more churn entries were due")
+        self.context.journal.warn(tuple(late))
 
     def _check_joining(self) -> None:
         for rank, joining in tuple(self._joining.items()):
