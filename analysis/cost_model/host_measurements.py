@@ -127,9 +127,10 @@ def _sum_steps(spans: SpanColumns) -> tuple[IntArray, IntArray, FloatArray]:
     np.maximum.at(samples, index, np.where(is_forward, counted.work, 0))
     np.maximum.at(others, index, counted.work)
     samples = np.where(samples > 0, samples, others)
-    sizes, cells = np.unique(np.stack([step, samples]), axis=1, return_inverse=True)
-    means = np.bincount(cells.ravel(), seconds) / np.maximum(np.bincount(cells.ravel()), 1)
-    return sizes[0] % max(world, 1), sizes[1], means
+    span = int(samples.max(initial=0)) + 1
+    sizes, cells = np.unique(step * span + samples, return_inverse=True)
+    means = np.bincount(cells, seconds) / np.maximum(np.bincount(cells), 1)
+    return (sizes // span) % max(world, 1), sizes % span, means
 
 
 def _number_passes(steps: IntArray, is_forward: BoolArray) -> IntArray:
