@@ -1,7 +1,7 @@
-"""Device of each rank and backend of the collectives, chosen from the nodes' facts; pure.
+"""Device of each rank and backend of the collectives, chosen from the nodes' facts.
 
-The functions never ask CUDA itself. The fork server must not initialize it, since no forked
-process could use CUDA afterwards.
+Only `open_gpu`, which a rank calls in its own process, asks CUDA itself. The fork server must not
+initialize it, since no forked process could use CUDA afterwards.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from laggard.core.errors import InputError
+from laggard.core.errors import DeploymentError, InputError
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.strategies.base.group_connections import LAZY_VARIABLE
 from laggard.workloads.transport.plan import Backend
@@ -101,3 +101,27 @@ def collective_environment(plan: WorkerPlan) -> dict[str, str]:
         "NCCL_MNNVL_ENABLE": "0",  # NVLink between hosts
         "NCCL_HOSTID": plan.host,  # only ranks of one host may use shared memory
     }
+
+
+def open_gpu(plan: WorkerPlan) -> str:
+    """Use a rank's GPU and try it, so that an unsuitable one fails before training.
+
+    Returns:
+        The model of the GPU.
+
+    Raises:
+        DeploymentError: the GPU cannot be used.
+    """
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.set_device(plan.device)
+        torch.ones(1, device=plan.device).item()
+        return torch.cuda.get_device_name(plan.device)
+    except (RuntimeError, AssertionError) as error:
+        raise DeploymentError(
+            f"{plan.host}: {plan.device} cannot be used: {str(error).partition(chr(10))[0]} —"
+            f" PyTorch {torch.__version__} needs a GPU and a driver that support CUDA"
+            f" {torch.version.cuda}: choose other nodes"
+        ) from error

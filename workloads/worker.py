@@ -17,7 +17,6 @@ from typing import cast
 import torch
 
 from laggard.core.emulated_drive import Drive
-from laggard.core.errors import DeploymentError
 from laggard.core.linux import minimize_timer_slack
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
@@ -28,9 +27,9 @@ from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
 from laggard.workloads.datasets import open_data
-from laggard.workloads.datasets.dataset import Data
-from laggard.workloads.datasets.partition import Partition
-from laggard.workloads.devices import CPU, collective_environment
+from laggard.workloads.datasets.dataset import Batch, Data
+from laggard.workloads.datasets.partition import Indices, Partition
+from laggard.workloads.devices import CPU, collective_environment, open_gpu
 from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
@@ -93,12 +92,15 @@ def main(argument: str) -> None:
     plan = WorkerPlan.model_validate_json(argument)
     _configure_process(plan)
     output_dir = WorkerOutputDir(plan.output_path)
-    _take_device(plan, output_dir)
+    if plan.device != CPU:
+        write_whole(output_dir.device_class(plan.rank), open_gpu(plan).encode())
     data = open_data(plan.workload, plan.output_path)
     start_barrier = StartBarrier(output_dir.start_barrier, plan.world_size, relayed=plan.relayed)
     with (
         _open_drive(plan) as drive,
-        Recorder(output_dir, plan.rank, plan.world_size, plan.life) as recorder,
+        Recorder(
+            output_dir, plan.rank, plan.world_size, plan.life, plan.workload.strategy.warm_up_steps
+        ) as recorder,
     ):
         partition = plan_partition(plan.workload, data, plan.world_size, plan.tiers)
         resources = WorkerResources(plan, data, recorder, start_barrier, drive, partition)
@@ -166,6 +168,11 @@ class WorkerResources:
     def counts(self) -> bool:
         """Return whether the rank counts its work: it is limited to a share and runs on the CPU."""
         return self.plan.shared and self.plan.device == CPU
+
+    def fetch(self, indices: Indices) -> Batch:
+        """Return a batch of training samples at full speed, and without a trace of it."""
+        train = self.data.train
+        return train.prepare(train.fetch(indices))
 
     def create_batch_loader(self, context: TrainingContext) -> BatchLoader:
         """Create the loader of the rank's samples; all ranks do so before they train."""
@@ -243,6 +250,8 @@ def _train_with_server(
         if plan.late:
             begun_ns = _join_late(resources, context, strategy, output_dir)
         else:
+            if resources.counts:
+                strategy.warm_up(resources.partition.share(0, plan.rank), resources.fetch)
             endpoint.deliver(plan.world_size, Message(ServerMessageKind.HELLO))
             begun_ns = _begin_with_all(resources, context, output_dir)
             if plan.workload.strategy.begins_with_server:
@@ -378,24 +387,6 @@ def _configure_process(plan: WorkerPlan) -> None:
     )
     os.environ.update(collective_environment(plan))
     torch.set_num_threads(1)
-
-
-def _take_device(plan: WorkerPlan, output_dir: WorkerOutputDir) -> None:
-    """Select the rank's GPU and try it, so that an unsuitable one fails before training."""
-    if plan.device == CPU:
-        return
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        torch.cuda.set_device(plan.device)
-        torch.ones(1, device=plan.device).item()
-        model = torch.cuda.get_device_name(plan.device)
-    except (RuntimeError, AssertionError) as error:
-        raise DeploymentError(
-            f"{plan.host}: {plan.device} cannot be used: {str(error).partition(chr(10))[0]} —"
-            f" PyTorch {torch.__version__} needs a GPU and a driver that support CUDA"
-            f" {torch.version.cuda}: choose other nodes"
-        ) from error
-    write_whole(output_dir.device_class(plan.rank), model.encode())
 
 
 def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:

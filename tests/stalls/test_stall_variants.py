@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from laggard.core.errors import InputError
+from laggard.core.span_schema import WARM_UP_STEPS
 from laggard.core.yaml_source import to_yaml
 from laggard.scenario.load import Scenario, load_scenario
-from laggard.stalls.stall_variants import WARM_UP_STEPS, list_ignored, plan_variants
-from laggard.workloads.tracing.recorder import WARM_UP_STEPS as RECORDED_WARM_UP
+from laggard.stalls.stall_variants import list_ignored, plan_variants
 from tests.predict.scenario_folder import write_scenario
 
 STEPS = 10
@@ -28,10 +28,6 @@ def load_variants(scenario: Scenario) -> dict[str, Scenario]:
         )
         for name, values in plan_variants(scenario, STEPS).items()
     }
-
-
-def test_the_warm_up_is_that_of_the_trace() -> None:
-    assert WARM_UP_STEPS == RECORDED_WARM_UP
 
 
 def test_the_runs_differ_in_one_thing_each(tmp_path: Path) -> None:

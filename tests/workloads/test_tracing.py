@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from laggard.core.errors import PrerequisiteError
 from laggard.core.hosts import Host
-from laggard.core.span_schema import Lane, Phase, link_schema
+from laggard.core.span_schema import WARM_UP_STEPS, Lane, Phase, link_schema
 from laggard.core.virtual_time import Dilation
 from laggard.workloads.coordination.start_barrier import (
     START_BARRIER,
@@ -41,7 +41,7 @@ from laggard.workloads.output.worker_output import (
 from laggard.workloads.plan import ENVIRONMENT, LinkSamplerPlan, SampledHost
 from laggard.workloads.tracing.collect import collect
 from laggard.workloads.tracing.pending_rows import CAPACITY
-from laggard.workloads.tracing.recorder import SHORT_OTHER_NS, WARM_UP_STEPS, Recorder
+from laggard.workloads.tracing.recorder import SHORT_OTHER_NS, Recorder
 from laggard.workloads.tracing.row_types import LINK_ROW, SPAN_ROW, STEP_ROW
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.tracing.stream import RowStream, read_rows

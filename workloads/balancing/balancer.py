@@ -14,12 +14,12 @@ from typing import Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 
-from laggard.core.span_schema import Phase
+from laggard.core.span_schema import WARM_UP_STEPS, Phase
 from laggard.workloads.balancing.cost_estimator import CONFIRMING_STEPS
 from laggard.workloads.balancing.cost_monitor import CostMonitor, CostReport
 from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.tracing.recorder import WARM_UP_STEPS, Recorder
+from laggard.workloads.tracing.recorder import Recorder
 
 MAX_WAIT_STEPS = 8
 """Steps for which an exchange waits for a synchronization step; after them, the exchange itself

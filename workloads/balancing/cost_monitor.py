@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from laggard.core.span_schema import WARM_UP_STEPS
 from laggard.workloads.balancing.allocation import AffineCost
 from laggard.workloads.balancing.cost_estimator import CostEstimator
-from laggard.workloads.tracing.recorder import WARM_UP_STEPS, Recorder
+from laggard.workloads.tracing.recorder import Recorder
 
 _PS = 1e12
 _PPM = 1e6

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from laggard.core.span_schema import WARM_UP_STEPS
 from laggard.workloads.balancing.cost_estimator import CONFIRMING_STEPS
 from laggard.workloads.balancing.cost_monitor import CostReport
 from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
-from laggard.workloads.tracing.recorder import WARM_UP_STEPS
 
 
 class ServerBalancer:

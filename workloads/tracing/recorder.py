@@ -10,7 +10,15 @@ import time
 from collections import deque
 from typing import Self
 
-from laggard.core.span_schema import COMPUTE_PHASES, NO_GROUP, NO_PEER, Flag, Lane, Phase
+from laggard.core.span_schema import (
+    COMPUTE_PHASES,
+    NO_GROUP,
+    NO_PEER,
+    WARM_UP_STEPS,
+    Flag,
+    Lane,
+    Phase,
+)
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.heartbeat import Heartbeat
@@ -18,8 +26,6 @@ from laggard.workloads.tracing.row_types import SPAN_ROW, STEP_ROW
 from laggard.workloads.tracing.step_result import StepResult
 from laggard.workloads.tracing.stream import RowStream
 
-WARM_UP_STEPS = 5
-"""Number of first steps whose spans are marked as warm-up."""
 SHORT_OTHER_NS = 20_000
 """Shortest `other` span that is recorded; a shorter one extends the span before it."""
 
@@ -39,6 +45,7 @@ class Recorder:
         rank: number of the rank.
         world_size: number of ranks.
         life: number of processes that this rank had before.
+        warm_up_steps: number of first steps whose spans are marked as warm-up.
 
     Attributes:
         spent_ns: time spent in each phase so far, by phase code.
@@ -46,11 +53,16 @@ class Recorder:
     """
 
     def __init__(
-        self, output_dir: WorkerOutputDir, rank: int, world_size: int, life: int = 0
+        self,
+        output_dir: WorkerOutputDir,
+        rank: int,
+        world_size: int,
+        life: int = 0,
+        warm_up_steps: int = WARM_UP_STEPS,
     ) -> None:
         self.meter: ComputeMeter | None = None
         self.spent_ns = [0] * len(Phase)
-        self._rank = rank
+        self._rank, self._warm_up_steps = rank, warm_up_steps
         self._spans = RowStream(output_dir.spans(rank, life), SPAN_ROW)
         self._steps = RowStream(output_dir.steps(rank, life), STEP_ROW)
         self._heartbeat = Heartbeat(output_dir.heartbeat, rank, world_size)
@@ -85,7 +97,7 @@ class Recorder:
         self._write_background_sends()
         self._step, self._sequence, self._step_start_ns = step, 0, now_ns
         self._first_step = step if self._first_step is None else self._first_step
-        self._flags = int(Flag.WARM_UP) if step - self._first_step < WARM_UP_STEPS else 0
+        self._flags = int(Flag.WARM_UP) if step - self._first_step < self._warm_up_steps else 0
         return now_ns
 
     def enter(

@@ -21,6 +21,8 @@ NO_PEER = -1
 NOBODY = -1
 # A Parquet row group is the smallest part of a table that can be read alone.
 ROW_GROUP_ROWS = 1 << 20
+# Number of a rank's first steps that are usually slower than its later ones.
+WARM_UP_STEPS = 5
 
 
 class Phase(enum.StrEnum):

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from laggard.core.errors import InputError
+from laggard.core.span_schema import WARM_UP_STEPS
 from laggard.core.yaml_source import to_json
 from laggard.scenario.load import Scenario
 from laggard.scenario.overrides import parse_file
 
 ALONE, WARM, COLD, TOGETHER, TIER = "alone", "warm", "cold", "all", "tier "
 """Names of the variants; that of a tier has the tier's name at its end."""
-
-WARM_UP_STEPS = 5
-"""Steps at the beginning of each run that tell nothing."""
 
 _NO_EVALUATION = 10**12
 

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from laggard.core.corrections.broken_rules import broken_rule
 from laggard.core.edits import write_value
 from laggard.core.run_schema import SyncMode
+from laggard.core.span_schema import WARM_UP_STEPS
 from laggard.workloads.balancing.parameters import BalancedBatches, TrueOrMapping, parse_switch
 from laggard.workloads.compress.parameters import CompressionField, format_compression
 from laggard.workloads.specification.section import Section
@@ -52,6 +53,7 @@ class Parameters(Section):
         resumable: whether all ranks have the model and the optimizer that one of them writes into a
             checkpoint, so that a training can go on from there.
         begins_with_server: whether a worker takes its first step only when the server asks it to.
+        warm_up_steps: number of a rank's first steps that are slower than its later ones.
         summary: description of the strategy in one sentence, for the documentation.
         reference: paper that introduced the strategy.
         name: name of the strategy in `workload.yaml`; each subclass declares its own.
@@ -63,6 +65,7 @@ class Parameters(Section):
     supports_churn: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
     begins_with_server: ClassVar[bool] = False
+    warm_up_steps: ClassVar[int] = WARM_UP_STEPS
     summary: ClassVar[str]
     reference: ClassVar[str]
     if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
+from laggard.workloads.datasets.partition import Indices, Share
 from laggard.workloads.specification.training import Objective
 from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.tracing.recorder import Recorder
@@ -155,6 +155,17 @@ class ServerStrategy(AsyncStrategy, Protocol):
         """Positions in the next batch that the server assigned to this rank.
 
         None means that shares are equal.
+        """
+
+    def warm_up(self, share: Share, fetch: Callable[[Indices], Batch]) -> None:
+        """Compute like in a step and forget it, so that the first step is as fast as later ones.
+
+        Libraries prepare themselves for each new shape. A rank with a small share of a core would
+        spend seconds on it. The model and torch's random numbers stay as they are.
+
+        Args:
+            share: samples of the rank in a step.
+            fetch: function that returns the batch of some samples.
         """
 
 

@@ -157,6 +157,8 @@ class FederatedParameters(ServerParameters):
     )
     compressions: ClassVar[tuple[str, ...]] = ()
     begins_with_server: ClassVar[bool] = True
+    # A round is many steps of an optimizer, but one step of the trace.
+    warm_up_steps: ClassVar[int] = 1
     name: Literal["federated"]
     clients: int | None = Field(
         default=None,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable
 
 from laggard.core.span_schema import NO_GROUP, Phase
 from laggard.workloads.balancing.cost_monitor import CostMonitor
 from laggard.workloads.compress.codec import ErrorFeedbackCodec, create_vector_codec
 from laggard.workloads.compress.gradient_packer import GradientPacker
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Share
+from laggard.workloads.datasets.partition import Indices, Share
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.strategies.base.local_gradient import LocalGradient
 from laggard.workloads.strategies.base.parameters import BalancedParameters, CompressibleParameters
@@ -86,6 +87,9 @@ class PushPullWorker:
         self._cost_monitor = (
             None if balanced is None else CostMonitor(balanced.window, context.recorder)
         )
+
+    def warm_up(self, share: Share, fetch: Callable[[Indices], Batch]) -> None:
+        """Do nothing: the measurement of the full speed has computed such a step already."""
 
     def join(self) -> None:
         """Request the model and the first step from the server (see `AsyncStrategy`)."""
