@@ -3,8 +3,8 @@
     python benchmarks/board_rounds.py > rounds.md        (as root with cgroups v1, on two idle cores)
 
 A board is a process that the kernel holds to a known quota of a core, at the end of a link of known
-rate and delay. It trains rounds of a federated training in a plain loop, without Laggard. One step
-of 200 samples is timed on it, and `laggard calibrate` turns that into a share of a core. Then all
+rate and delay. It trains rounds of a federated training in a plain loop, without Laggard. Ten usual
+steps are timed on it, and `laggard calibrate` turns their mean into a share of a core. Then all
 boards are emulated together, with these shares and links. The latencies of the rounds are compared: the
 median of each board, and the ratio between the slowest and the fastest board of a round.
 """
@@ -36,8 +36,8 @@ from laggard.workloads.streams.plan_partition import plan_partition
 from laggard.workloads.workload_model import build_workload_model
 
 ROUNDS, LEFT_OUT, BATCH = 9, 2, 32
-STEP_SAMPLES, WARM_UP = 200, 2
-"""A quota runs out in bursts, which a step of 32 samples on a fast board would show by chance."""
+TIMED_STEPS, WARM_UP = 10, 2
+"""A quota runs out in bursts, which a single step on a fast board would show by chance."""
 TCP_FRAMING = 1514 / 1448
 """Bytes of a full Ethernet frame for each byte that TCP carries in it."""
 _CGROUPS = Path("/sys/fs/cgroup/cpu")
@@ -66,7 +66,7 @@ BOARDS = (
 
 @dataclass(frozen=True)
 class MeasuredBoard:
-    """One step of a board, and the latencies of its rounds, in seconds."""
+    """Mean step of a board, and the latencies of its rounds, in seconds."""
 
     step_s: float
     rounds_s: tuple[float, ...]
@@ -79,7 +79,7 @@ def main() -> None:
         folder = Path(name)
         scenario = load_scenario(write_scenario(folder / "scenario", [1.0] * len(BOARDS)))
         measured = [measure_board(scenario, number, folder) for number in range(len(BOARDS))]
-        shares = [calibrate_share(scenario, each.step_s, STEP_SAMPLES).share for each in measured]
+        shares = [calibrate_share(scenario, each.step_s, BATCH).share for each in measured]
         emulated = emulate(write_scenario(folder / "emulated", shares), folder / "runs")
     print_tables(measured, shares, emulated)
 
@@ -196,7 +196,7 @@ def receive(end: socket.socket, size: int) -> bytes:
 
 
 def serve_rounds(scenario: Scenario, number: int, folder: Path, server: socket.socket) -> None:
-    """Be a board: time one step, then train whenever a model comes, and send it back."""
+    """Be a board: time some steps, then train whenever a model comes, and send it back."""
     workload = scenario.workload
     prepare_data(workload, folder)
     data = open_data(workload, folder)
@@ -216,11 +216,13 @@ def serve_rounds(scenario: Scenario, number: int, folder: Path, server: socket.s
     order = torch.arange(len(batch.labels))
     receive(server, 1)
     for _ in range(WARM_UP):
-        step(order[:STEP_SAMPLES])
+        step(order[:BATCH])
     began_s = time.monotonic()
-    step(order[:STEP_SAMPLES])
+    for _ in range(TIMED_STEPS):
+        step(order[:BATCH])
+    step_s = (time.monotonic() - began_s) / TIMED_STEPS
     size = sum(each.numel() * each.element_size() for each in tensors)
-    server.sendall(json.dumps([time.monotonic() - began_s, size]).encode().ljust(64))
+    server.sendall(json.dumps([step_s, size]).encode().ljust(64))
     for _ in range(ROUNDS):
         received = torch.frombuffer(bytearray(receive(server, size)), dtype=torch.float32)
         load(tensors, received)
@@ -261,7 +263,7 @@ def print_tables(
     emulated: Mapping[int, Sequence[float]],
 ) -> None:
     """Print the latencies of all boards, then the ratios within rounds."""
-    print("| board | quota | link | one step | share found | round | emulated | error |")
+    print("| board | quota | link | a step | share found | round | emulated | error |")
     print("|---|---|---|---|---|---|---|---|")
     errors = []
     for number, board in enumerate(BOARDS):
