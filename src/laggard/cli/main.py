@@ -20,6 +20,7 @@ from laggard.cli.predict_commands import (
     print_placement,
     print_prediction,
     print_schedules,
+    print_server_knee,
     print_simulation,
 )
 from laggard.cli.recommend_command import print_recommendation
@@ -82,6 +83,7 @@ _SECTIONS: Sections = {
         (print_schedules, "laggard schedule cluster.yaml --policy all"),
         (print_placement, "laggard place topology.txt --devices 4"),
         (print_calibrated_share, "laggard calibrate my-continuum --step 120ms"),
+        (print_server_knee, "laggard knee speeds.csv --workers 1..16"),
     ),
     "Emulate for your own programs": (
         (emulate_scenario, "laggard emulate my-continuum --for 10min"),

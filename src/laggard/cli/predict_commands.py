@@ -180,6 +180,43 @@ def print_calibrated_share(
     print_text(json.dumps({**found.build_document()}, indent=2) if as_json else found.format())
 
 
+@click.command("knee")
+@click.argument("speeds", type=click.Path(path_type=Path))
+@click.option(
+    "--workers",
+    default="1..16",
+    show_default=True,
+    metavar="NUMBERS",
+    help="Numbers of workers to predict, such as 1..64 or 4,8,16.",
+)
+@click.option(
+    "--service",
+    metavar="TIME",
+    help="Time of the server for one step of one worker, such as 25ms, if it is known.",
+)
+@json_option
+@handle_errors
+def print_server_knee(speeds: Path, workers: str, service: str | None, as_json: bool) -> None:
+    """Predict how many workers fill a parameter server.
+
+    SPEEDS is a CSV with the columns workers and steps_per_s: measured steps per second of all
+    workers together. A closed queue is fitted to them.
+    """
+    from laggard.core.units import parse_duration_s
+    from laggard.predict.scaling.server_knee import predict_server_knee
+    from laggard.predict.worker_numbers import parse_worker_numbers
+
+    wanted = parse_worker_numbers(workers)
+    if wanted.tier is not None:
+        raise click.UsageError(f"--workers {workers}: speeds have no tiers — write 1..64")
+    try:
+        service_s = None if service is None else parse_duration_s(service)
+    except ValueError as error:
+        raise click.UsageError(f"--service {service}: {error}") from error
+    found = predict_server_knee(speeds, wanted.numbers, service_s)
+    print_text(json.dumps(found.build_document(), indent=2) if as_json else found.format())
+
+
 @click.command("simulate")
 @scenario_argument
 @click.option(

@@ -95,8 +95,16 @@ def build_serial_part(part: Estimate, scaling: Scaling) -> dict[str, JsonValue]:
     return {"scaling": scaling, "mean": part.mean, "low": part.low, "high": part.high}
 
 
-def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, ...]:
-    """Return sentences about what the forecasts do not know."""
+def list_notes(
+    scenario: Scenario, forecasts: Sequence[Forecast], *, knows_absences: bool = False
+) -> tuple[str, ...]:
+    """Return sentences about what the forecasts do not know.
+
+    Args:
+        scenario: the scenario.
+        forecasts: forecasts of it, with notes of their own.
+        knows_absences: whether workers that leave or join are known.
+    """
     notes = dict.fromkeys(note for each in forecasts for note in each.notes)
     quantities = {name for change in scenario.changes for name, _ in change.values}
     unknown = sorted(quantities - {"cpu", "rate_mbps"})
@@ -106,7 +114,7 @@ def list_notes(scenario: Scenario, forecasts: Sequence[Forecast]) -> tuple[str, 
         notes["lost packets are not predicted, so links with loss are slower than this"] = None
     if scenario.workload.samples == "prepared":
         notes["every step is predicted to prepare its samples, although they are prepared"] = None
-    if scenario.workload.churn_entries:
+    if scenario.workload.churn_entries and not knows_absences:
         notes["workers that leave or join are not predicted: all are present here"] = None
     return tuple(notes)
 

@@ -12,6 +12,7 @@ import numpy as np
 from laggard.core.cost_model.step_seconds import StepSeconds
 from laggard.core.errors import InputError
 from laggard.core.simulation.crowd.workers import MAX_CROWD
+from laggard.predict.crowd_absences import plan_absences
 from laggard.predict.crowd_scenario import CrowdTraining
 from laggard.predict.forecast import require_predictable
 from laggard.predict.host_steps import MachineSteps, RecordedSteps
@@ -175,6 +176,7 @@ def simulate_scenario(
             options.steps,
         ),
         spread,
+        plan_absences(scenario),
     )
     samples = scenario.workload.count_worker_samples(len(scenario.ranks))
     found: list[SimulatedScale] = []

@@ -8,8 +8,10 @@ from laggard.analysis.estimates.estimate import Estimate
 from laggard.analysis.estimates.serial_part import LEAST_NUMBERS, fit_serial_part
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_percent
+from laggard.predict.crowd_scenario import WITH_ABSENCES
 from laggard.predict.forecast_output import build_serial_part, format_serial_part, list_notes
 from laggard.predict.simulate_scenario import SimulatedScale, SimulatedScenario
+from laggard.scenario.load import Scenario
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -32,13 +34,18 @@ def format_simulation(simulated: SimulatedScenario) -> str:
         )
     serial = _fit_serial_part(simulated)
     serial_lines = [] if serial is None else [format_serial_part(serial, "weak")]
-    notes = [f"note: {note}" for note in list_notes(scenario, ())]
+    notes = [f"note: {note}" for note in _list_notes(scenario)]
     title = (
         f"{scenario.name}: {workload.model} on {workload.dataset.name},"
         f" {workload.strategy.describe()}; {simulated.samples} samples of each worker in a step,"
         f" whose durations differ by {format_percent(simulated.spread)}"
     )
     return "\n".join([title, *align_columns(rows), *serial_lines, *notes])
+
+
+def _list_notes(scenario: Scenario) -> tuple[str, ...]:
+    knows_absences = scenario.workload.strategy.name in WITH_ABSENCES
+    return list_notes(scenario, (), knows_absences=knows_absences)
 
 
 def _fit_serial_part(simulated: SimulatedScenario) -> Estimate | None:
@@ -78,5 +85,5 @@ def build_simulation_document(simulated: SimulatedScenario) -> dict[str, JsonVal
             for each in simulated.scales
         ],
         "serial_part": None if serial is None else build_serial_part(serial, "weak"),
-        "notes": list(list_notes(simulated.scenario, ())),
+        "notes": list(_list_notes(simulated.scenario)),
     }

@@ -13,19 +13,21 @@ from hypothesis import strategies as st
 from laggard.core.cost_model.links import NetworkHop
 from laggard.core.cost_model.message_handling import MessageHandling
 from laggard.core.errors import InputError
+from laggard.core.rules.bounded_staleness import BoundedStalenessRule
 from laggard.core.rules.synchronization import PeriodicSynchronization
 from laggard.core.simulation.crowd.collective_rounds import (
     RingParts,
     simulate_all_reduce_rounds,
     simulate_tier_rounds,
 )
-from laggard.core.simulation.crowd.independent import simulate_alone, simulate_server_queue
+from laggard.core.simulation.crowd.independent import simulate_alone
+from laggard.core.simulation.crowd.served_workers import simulate_served_workers
 from laggard.core.simulation.crowd.server_rounds import (
     CrowdServer,
     queue,
     simulate_server_rounds,
 )
-from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, stretch
+from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, Slowness
 from laggard.core.simulation.network import FRAMING_OVERHEAD, Bottleneck, SimulatedNetwork
 from laggard.core.simulation.recorded_durations import RecordedDurations, create_constant_duration
 from laggard.core.simulation.strategies.catalog import AlternativeStrategy
@@ -48,7 +50,7 @@ class Small:
 
     @property
     def message_s(self) -> float:
-        return MEGABYTE * FRAMING_OVERHEAD * 8e-6 / self.rate_mbps + self.rtt_ms / 2e3
+        return MEGABYTE * FRAMING_OVERHEAD * 8e-6 / self.rate_mbps
 
     def crowd(self) -> Crowd:
         return Crowd(
@@ -60,6 +62,7 @@ class Small:
                     packing_s=0.01,
                     up_s=self.message_s,
                     down_s=self.message_s,
+                    delay_s=self.rtt_ms / 2e3,
                 )
                 for place, seconds in enumerate(self.step_s)
             )
@@ -107,6 +110,10 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(1)
 
 
+def _asynchronous(workers: int) -> BoundedStalenessRule:
+    return BoundedStalenessRule(workers, None)
+
+
 several = st.lists(st.floats(0.05, 3.0), min_size=1, max_size=8).map(tuple)
 
 
@@ -137,7 +144,9 @@ def test_the_queue_of_an_asynchronous_server_is_that_of_the_events(
     step_s: tuple[float, ...],
 ) -> None:
     small = Small(step_s)
-    found = simulate_server_queue(small.crowd(), CrowdServer(0.01, 0.005), STEPS, _rng())
+    found = simulate_served_workers(
+        small.crowd(), CrowdServer(0.01, 0.005), STEPS, _rng(), _asynchronous
+    )
     exact = AlternativeStrategy("asynchronous").simulate(small.events()).makespan_s
     assert found.makespan_s == pytest.approx(exact, rel=1e-6)
 
@@ -147,7 +156,7 @@ def test_the_queue_of_an_asynchronous_server_is_that_of_the_events(
 def test_workers_that_wait_for_nobody(step_s: tuple[float, ...]) -> None:
     many = dataclasses.replace(Small(step_s).events(), work=_repeat(step_s, 200))
     exact = AlternativeStrategy("ad_psgd").simulate(many).makespan_s
-    found = simulate_alone(Small(step_s).crowd(), 200)
+    found = simulate_alone(Small(step_s).crowd(), 200, _rng())
     # Steps that have begun do not count yet: up to one of every worker.
     assert found.makespan_s == pytest.approx(exact, rel=0.02)
 
@@ -196,7 +205,7 @@ def test_slow_times_stretch_as_recorded_durations_do(
 ) -> None:
     ordered, own = sorted(edges), factors[: len(edges) + 1]
     recorded = RecordedDurations(1.0, 0.0, np.ones(1), 0, np.array(ordered), np.array(own))
-    found = float(stretch(np.array([begin_s]), seconds, ordered, own)[0])
+    found = float(Slowness(tuple(ordered), tuple(own)).stretch(np.array([begin_s]), seconds)[0])
     assert found == pytest.approx(recorded.compute_end_s(begin_s, seconds), rel=1e-9, abs=1e-9)
 
 
@@ -210,7 +219,7 @@ def test_a_queue_serves_one_after_another(arrivals: list[float], service_s: floa
 
 
 def test_a_slow_time_of_a_class_delays_all() -> None:
-    slow = CrowdClass("edge", 100, 1.0, edges_s=(2.0, 4.0), factors=(1.0, 2.0, 1.0))
+    slow = CrowdClass("edge", 100, 1.0, slowness=Slowness((2.0, 4.0), (1.0, 2.0, 1.0)))
     ring = RingParts(200, 0.0)
     found = simulate_all_reduce_rounds(
         Crowd((slow, CrowdClass("cloud", 100, 1.0))), ring, PeriodicSynchronization(1), 10, _rng()
@@ -222,7 +231,9 @@ def test_a_slow_time_of_a_class_delays_all() -> None:
 def test_played_workers_stand_for_others_within_the_stated_error() -> None:
     server = CrowdServer(packing_s=1e-5)
     few, many = (
-        simulate_server_queue(Crowd((CrowdClass("edge", count, 1.0, 0.3),)), server, 4, _rng())
+        simulate_served_workers(
+            Crowd((CrowdClass("edge", count, 1.0, 0.3),)), server, 4, _rng(), _asynchronous
+        )
         for count in (20_000, 60_000)
     )
     # A server that is busy all the time takes 20 us for each worker and step.
@@ -240,8 +251,6 @@ def test_played_workers_stand_for_others_within_the_stated_error() -> None:
         {"step_s": float("nan")},
         {"spread": -1.0},
         {"up_s": float("inf")},
-        {"edges_s": (1.0,)},
-        {"factors": (0.0,)},
     ],
 )
 def test_impossible_workers_are_refused(changed: dict[str, object]) -> None:
@@ -255,8 +264,8 @@ def test_a_training_without_steps_is_refused() -> None:
     for simulate in (
         lambda: simulate_all_reduce_rounds(crowd, RingParts(1, 0.0), rule, 0, _rng()),
         lambda: simulate_server_rounds(crowd, server, 0, _rng()),
-        lambda: simulate_server_queue(crowd, server, 0, _rng()),
-        lambda: simulate_alone(crowd, 0),
+        lambda: simulate_served_workers(crowd, server, 0, _rng(), _asynchronous),
+        lambda: simulate_alone(crowd, 0, _rng()),
     ):
         with pytest.raises(InputError, match="steps is 0"):
             simulate()

@@ -102,6 +102,23 @@ class Lifetimes:
     def _longest_s(self) -> float:
         return max(each.seconds for each in self.lives)
 
+    def draw_lives(self, drawn: FloatArray) -> FloatArray:
+        """Return lives in seconds, [N].
+
+        Args:
+            drawn: random numbers that are uniform in [0, 1), [N].
+        """
+        import numpy as np
+
+        times, after = map(np.array, self._steps)
+        # The life ends at the first age at which the survival is at most the drawn number.
+        place = np.searchsorted(-after, -drawn, side="left")
+        beyond = np.maximum(drawn, np.finfo(float).tiny) / max(after[-1], np.finfo(float).tiny)
+        later_s = self._longest_s - np.log(np.minimum(beyond, 1.0)) / self.mean_rate_per_s
+        return np.asarray(
+            np.where(place < len(times), times[np.minimum(place, len(times) - 1)], later_s)
+        )
+
     def draw_life(self, rng: random.Random) -> float:
         """Draw one life in seconds."""
         times, after = self._steps

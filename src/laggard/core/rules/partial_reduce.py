@@ -27,6 +27,49 @@ class AveragingGroup:
     last: int
 
 
+class MixedSets:
+    """Ranks whose models have mixed, directly or through others, as disjoint sets.
+
+    R. E. Tarjan, "Efficiency of a good but not linear set union algorithm", J. ACM 22, 1975.
+
+    Args:
+        ranks: ranks, each of which is a set of its own at first.
+
+    Attributes:
+        count: number of sets that have a rank.
+    """
+
+    def __init__(self, ranks: Collection[int]) -> None:
+        self._parents = {rank: rank for rank in ranks}
+        self._sizes = dict.fromkeys(ranks, 1)
+        self.count = len(self._sizes)
+
+    def find(self, rank: int) -> int:
+        """Return the rank that names the set of a rank; it may have been removed."""
+        parents = self._parents
+        while parents[rank] != rank:
+            parents[rank] = parents[parents[rank]]
+            rank = parents[rank]
+        return rank
+
+    def join(self, rank: int, other: int) -> None:
+        """Make one set of the sets of two ranks."""
+        kept, joined = self.find(rank), self.find(other)
+        if kept == joined:
+            return
+        if self._sizes[kept] < self._sizes[joined]:
+            kept, joined = joined, kept
+        self._parents[joined] = kept
+        self._sizes[kept] += self._sizes.pop(joined)
+        self.count -= 1
+
+    def remove(self, rank: int) -> None:
+        """Remove a rank from its set."""
+        name = self.find(rank)
+        self._sizes[name] -= 1
+        self.count -= self._sizes[name] == 0
+
+
 class GroupRule:
     """Queue of ready ranks, and the groups formed from it.
 
@@ -49,7 +92,7 @@ class GroupRule:
         self._present, self._size, self._patience = set(present), size, patience
         self.waiting: list[int] = []
         self.formed = formed
-        self._mixed_labels: dict[int, int] = {}
+        self._mixed = MixedSets(())
         self._groups_since_mixed = 0
         self._reset_mixing()
 
@@ -62,8 +105,9 @@ class GroupRule:
 
     def remove_member(self, rank: int) -> tuple[AveragingGroup, ...]:
         """Stop waiting for a rank that is gone and return the groups formed."""
-        self._present.discard(rank)
-        self._mixed_labels.pop(rank, None)
+        if rank in self._present:
+            self._present.remove(rank)
+            self._mixed.remove(rank)
         self.waiting = [each for each in self.waiting if each != rank]
         self._reset_if_mixed()
         return self._form(rank)
@@ -94,33 +138,25 @@ class GroupRule:
             return None
         if self._groups_since_mixed < self._patience or size < 2:
             return self.waiting[:size]
-        # Ranks with the same label have mixed, directly or through others.
-        first = self.waiting[0]
-        strangers = [
-            rank for rank in self.waiting if self._mixed_labels[rank] != self._mixed_labels[first]
-        ]
-        if not strangers:
+        first, find = self.waiting[0], self._mixed.find
+        stranger = next((rank for rank in self.waiting if find(rank) != find(first)), None)
+        if stranger is None:
             return None
-        others = [rank for rank in self.waiting[1:] if rank != strangers[0]]
-        return [first, strangers[0], *others[: size - 2]]
+        others = [rank for rank in self.waiting[1:] if rank != stranger]
+        return [first, stranger, *others[: size - 2]]
 
     def _mix(self, members: list[int]) -> None:
-        joined, label = (
-            {self._mixed_labels[rank] for rank in members},
-            self._mixed_labels[members[0]],
-        )
-        self._mixed_labels = {
-            rank: label if each in joined else each for rank, each in self._mixed_labels.items()
-        }
+        for rank in members[1:]:
+            self._mixed.join(members[0], rank)
         self._groups_since_mixed += 1
         self._reset_if_mixed()
 
     def _reset_if_mixed(self) -> None:
-        if len(set(self._mixed_labels.values())) <= 1:
+        if self._mixed.count <= 1:
             self._reset_mixing()
 
     def _reset_mixing(self) -> None:
-        self._mixed_labels, self._groups_since_mixed = {rank: rank for rank in self._present}, 0
+        self._mixed, self._groups_since_mixed = MixedSets(self._present), 0
 
 
 def create_group_rule(

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from laggard.core.cost_model.links import HopEnds
 from laggard.core.simulation.event_loop import Action, EventLoop
 from laggard.core.simulation.network import FRAMING_OVERHEAD, SimulatedNetwork
 
@@ -93,10 +94,7 @@ class MessageFlows:
         self._bottleneck_rates: dict[Hashable, float] = {
             each.name: each.rate_mbps for each in network.bottlenecks
         }
-        self._shared: dict[tuple[str, str], list[str]] = {}
-        for bottleneck in network.bottlenecks:
-            for ends in bottleneck.ends:
-                self._shared.setdefault(ends, []).append(bottleneck.name)
+        self._shared: dict[HopEnds, tuple[str, ...]] = {}
         # Flows in the order in which they began, by link.
         self._on_link: dict[Hashable, dict[_MessageFlow, None]] = {}
         # Rates change when a slow period begins or ends, also while messages are in flight.
@@ -111,12 +109,20 @@ class MessageFlows:
         if src == dst or not size_bytes:
             self._loop.schedule(now_s + hop.rtt_ms / 2e3, on_done)
             return
-        route = (hop.ends, *self._shared.get(hop.ends, ()))
+        route = (hop.ends, *self._find_shared(hop.ends))
         bits = size_bytes * 8 * FRAMING_OVERHEAD
         flow = _MessageFlow(route, bits, hop.rtt_ms / 2e3, on_done, now_s)
         for link in route:
             self._on_link.setdefault(link, {})[flow] = None
         self._allocate_rates([flow])
+
+    def _find_shared(self, ends: HopEnds) -> tuple[str, ...]:
+        """Return the names of the bottlenecks of a link."""
+        if ends not in self._shared:
+            self._shared[ends] = tuple(
+                each.name for each in self._network.bottlenecks if ends in each.ends
+            )
+        return self._shared[ends]
 
     def _on_rate_change(self) -> None:
         self._allocate_rates(flow for flows in self._on_link.values() for flow in flows)

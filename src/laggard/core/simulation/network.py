@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from laggard.core.cost_model.links import HopEnds, NetworkHop
@@ -17,7 +17,7 @@ class Bottleneck:
     """Rate that several links share."""
 
     name: str
-    ends: frozenset[HopEnds]
+    ends: Container[HopEnds]
     rate_mbps: float
 
 
@@ -27,7 +27,7 @@ class SlowPeriod:
 
     first_s: float
     last_s: float
-    ends: frozenset[HopEnds]
+    ends: Container[HopEnds]
     rate_mbps: float
 
 

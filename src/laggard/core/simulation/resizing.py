@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from laggard.core.cost_model.links import HopEnds, NetworkHop
@@ -88,24 +88,75 @@ def _resize_network(sim_input: SimulationInput, kept: list[_Worker]) -> Simulate
         sim_input.server: sim_input.server
     }
     tiers = dict(zip(hosts, sim_input.tiers, strict=True))
-    within = {
-        tiers[ends[0]]: hop
-        for ends, hop in network.hops.items()
-        if ends[0] in tiers and tiers.get(ends[1]) == tiers[ends[0]]
-    }
-    hops: dict[HopEnds, NetworkHop] = {}
-    for src, template in like.items():
-        for dst, other in like.items():
-            # A worker and its copy are as far apart as two workers of their tier.
-            hop = network.hops.get((template, other)) or within.get(tiers.get(template, ""))
-            if src != dst and hop is not None:
-                hops[src, dst] = NetworkHop((src, dst), hop.rate_mbps, hop.rtt_ms)
-
-    def expand(ends: frozenset[HopEnds]) -> frozenset[HopEnds]:
-        return frozenset(each for each in hops if (like[each[0]], like[each[1]]) in ends)
-
+    within: dict[str, HopEnds] = {}
+    for ends in network.hops:
+        if ends[0] in tiers and tiers.get(ends[1]) == tiers[ends[0]]:
+            within[tiers[ends[0]]] = ends
+    resized = _ResizedLinks(network.hops, like, tiers, within)
     return SimulatedNetwork(
-        hops,
-        tuple(replace(each, ends=expand(each.ends)) for each in network.bottlenecks),
-        tuple(replace(each, ends=expand(each.ends)) for each in network.slow_periods),
+        resized,
+        tuple(replace(each, ends=_ResizedEnds(each.ends, resized)) for each in network.bottlenecks),
+        tuple(
+            replace(each, ends=_ResizedEnds(each.ends, resized)) for each in network.slow_periods
+        ),
     )
+
+
+@dataclass(frozen=True)
+class _ResizedLinks(Mapping[HopEnds, NetworkHop]):
+    """Links between workers and their copies, each made when it is asked for.
+
+    Attributes:
+        hops: links before the change.
+        like: host of before that each host is like.
+        tiers: tier of the hosts of before.
+        within: one link between two workers of each tier.
+    """
+
+    hops: Mapping[HopEnds, NetworkHop]
+    like: Mapping[str, str]
+    tiers: Mapping[str, str]
+    within: Mapping[str, HopEnds]
+
+    def __getitem__(self, ends: HopEnds) -> NetworkHop:
+        found = self.find(ends)
+        if found is None:
+            raise KeyError(ends)
+        hop = self.hops[found]
+        return NetworkHop(ends, hop.rate_mbps, hop.rtt_ms)
+
+    def find(self, ends: HopEnds) -> HopEnds | None:
+        """Return the link of before that a link is like; None if there is none."""
+        if ends[0] == ends[1] or ends[0] not in self.like or ends[1] not in self.like:
+            return None
+        src, dst = self.like[ends[0]], self.like[ends[1]]
+        if src != dst and (src, dst) in self.hops:
+            return src, dst
+        # A worker and its copy are as far apart as two workers of their tier.
+        return self.within.get(self.tiers.get(src, ""))
+
+    def __contains__(self, ends: object) -> bool:
+        return isinstance(ends, tuple) and self.find((ends[0], ends[1])) is not None
+
+    def __iter__(self) -> Iterator[HopEnds]:
+        pairs = ((src, dst) for src in self.like for dst in self.like)
+        return (ends for ends in pairs if ends in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True)
+class _ResizedEnds(Container[HopEnds]):
+    """Ends of links between workers and their copies that are like those of some links.
+
+    Attributes:
+        ends: ends before the change.
+        links: links after the change.
+    """
+
+    ends: Container[HopEnds]
+    links: _ResizedLinks
+
+    def __contains__(self, ends: object) -> bool:
+        return isinstance(ends, tuple) and self.links.find((ends[0], ends[1])) in self.ends

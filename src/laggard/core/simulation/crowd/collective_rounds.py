@@ -17,7 +17,14 @@ from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.cost_model.demand import require_quantity
 from laggard.core.cost_model.links import NetworkHop
 from laggard.core.rules.synchronization import PeriodicSynchronization
-from laggard.core.simulation.crowd.workers import Crowd, CrowdResult, CrowdSteps, require_steps
+from laggard.core.simulation.crowd.workers import (
+    CONSTANT,
+    Crowd,
+    CrowdResult,
+    CrowdSteps,
+    Slowness,
+    require_steps,
+)
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,13 @@ class RingParts:
         workers: number of workers in the ring.
         part_s: seconds of a part over the slowest link, with its handling.
         start_s: seconds until the first part moves, of the sums and of their distribution.
+        slowness: slowness of all parts, if the rates of links change.
     """
 
     workers: int
     part_s: float
     start_s: float = 0.0
+    slowness: Slowness = CONSTANT
 
     def __post_init__(self) -> None:
         require_quantity("part_s", self.part_s, "give the seconds of a part")
@@ -59,6 +68,10 @@ class RingParts:
     def seconds(self) -> float:
         """Return the seconds of the all-reduce after the last arrival."""
         return 2 * (self.workers - 1) * self.part_s + self.start_s if self.workers > 1 else 0.0
+
+    def end_s(self, arrived_s: float) -> float:
+        """Return the end of the all-reduce, if the last worker arrives at a time."""
+        return self.slowness.end_s(arrived_s, self.seconds)
 
 
 Synchronize = Callable[[FloatArray], FloatArray]
@@ -94,7 +107,7 @@ def simulate_all_reduce_rounds(
     """
 
     def synchronize(arrivals_s: FloatArray) -> FloatArray:
-        return np.full_like(arrivals_s, arrivals_s.max() + ring.seconds)
+        return np.full_like(arrivals_s, ring.end_s(float(arrivals_s.max())))
 
     return _simulate(crowd, steps, rng, lambda step: synchronize if rule.is_due(step) else None)
 
@@ -129,12 +142,12 @@ def simulate_tier_rounds(
     def of_tiers(arrivals_s: FloatArray) -> FloatArray:
         leaves_s = arrivals_s.copy()
         for own, ring in zip(ranks, tiers, strict=True):
-            leaves_s[own] = arrivals_s[own].max() + ring.seconds
+            leaves_s[own] = ring.end_s(float(arrivals_s[own].max()))
         return leaves_s
 
     def of_all(arrivals_s: FloatArray) -> FloatArray:
         leaves_s = of_tiers(arrivals_s)
-        met_s = max(float(leaves_s[own.start]) for own in ranks) + leaders.seconds
+        met_s = leaders.end_s(max(float(leaves_s[own.start]) for own in ranks))
         for own, each in zip(ranks, crowd.classes, strict=True):
             leaves_s[own] = met_s + math.ceil(math.log2(each.workers)) * broadcast_s
         return leaves_s

@@ -14,8 +14,18 @@ import numpy as np
 
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.cost_model.demand import require_quantity
-from laggard.core.simulation.crowd.workers import Crowd, CrowdResult, CrowdSteps, require_steps
+from laggard.core.errors import InputError
+from laggard.core.simulation.crowd.absences import Attendance, BoolArray
+from laggard.core.simulation.crowd.workers import (
+    Crowd,
+    CrowdClass,
+    CrowdResult,
+    CrowdSteps,
+    require_steps,
+)
 
+MAX_ATTEMPTS = 1000
+"""Largest number of times that workers join within one round."""
 MAX_MESSAGES = 20_000
 """Largest number of messages on a shared link that are played one by one."""
 
@@ -64,21 +74,115 @@ def simulate_server_rounds(
         2.0
     """
     require_steps(steps)
-    packing_s, up_s, down_s = (
-        crowd.spread_out([getattr(each, name) for each in crowd.classes])
-        for name in ("packing_s", "up_s", "down_s")
-    )
-    there_s, back_s = packing_s + up_s, packing_s + down_s
-    taken = CrowdSteps(crowd, rng)
-    begins_s = np.zeros(crowd.workers)
-    answers_s: FloatArray = np.arange(1.0, crowd.workers + 1) * server.packing_s
+    rounds = _ServerRounds(crowd, server, rng)
     for _ in range(steps):
-        arrivals_s = np.sort(taken.finish_s(begins_s) + there_s)
-        updated_s = float(queue(share(arrivals_s, server.in_s), server.packing_s)[-1])
-        begins_s = share(updated_s + server.applying_s + answers_s, server.out_s) + back_s
+        rounds.take()
     # The training ends when the server has the last gradient.
-    shares = taken.computed_s / [each.workers for each in crowd.classes] / updated_s
-    return CrowdResult(updated_s, steps * crowd.workers, shares)
+    shares = rounds.steps.computed_s / [each.workers for each in crowd.classes] / rounds.updated_s
+    return CrowdResult(rounds.updated_s, rounds.pushed, shares)
+
+
+class _ServerRounds:
+    """Rounds of a server, of which each ends when all workers that are present have pushed.
+
+    Args:
+        crowd: the workers.
+        server: the server.
+        rng: source of the durations of steps.
+
+    Attributes:
+        steps: steps of the workers.
+        updated_s: time at which the server had the last gradient of the last round.
+        pushed: number of gradients of all rounds.
+    """
+
+    def __init__(self, crowd: Crowd, server: CrowdServer, rng: np.random.Generator) -> None:
+        self.steps, self.updated_s, self.pushed = CrowdSteps(crowd, rng), 0.0, 0
+        self._crowd, self._server = crowd, server
+        sources = [each.absences for each in crowd.classes]
+        self._attendance = Attendance(sources, crowd.slices(), rng)
+        self._ready_s = np.zeros(crowd.workers)
+        self._expected = np.ones(crowd.workers, dtype=np.bool_)
+
+    def take(self) -> None:
+        """Take a round."""
+        if self._attendance.is_full:
+            pushed, arrivals_s = self._expected, self._arrive(self._ready_s)
+            complete_s = 0.0
+        else:
+            pushed, arrivals_s, complete_s = self._attend()
+        server, here_s = self._server, np.sort(arrivals_s[pushed])
+        served_s = queue(share(here_s, server.in_s), server.packing_s)
+        self.updated_s = max(float(served_s[-1]), complete_s)
+        self.pushed += len(here_s)
+        numbers: FloatArray = np.arange(1.0, len(here_s) + 1) * server.packing_s
+        sent_s = self._ready_s if pushed.all() else np.full(len(pushed), self.updated_s)
+        sent_s[pushed] = share(self.updated_s + server.applying_s + numbers, server.out_s)
+        self._ready_s = self._crowd.map_classes(CrowdClass.receive_s, sent_s)
+        self._expected = pushed
+
+    def _arrive(self, begins_s: FloatArray) -> FloatArray:
+        """Return when gradients come to the server, if workers begin at these times."""
+        return self._crowd.map_classes(CrowdClass.send_s, self.steps.finish_s(begins_s))
+
+    def _attend(self) -> tuple[BoolArray, FloatArray, float]:
+        """Return whose gradients count in a round, when they come, and when no more are awaited.
+
+        A worker that leaves loses what it computes. One that joins before the others are done is
+        waited for.
+        """
+        attendance = self._attendance
+        present_s, begins_s = self._begin(self._ready_s)
+        # A worker that was answered and has left since then is not waited for.
+        expected = self._expected & (present_s == self._ready_s)
+        if not expected.any():
+            expected = self._find_first(present_s)
+        arrivals_s = self._arrive(begins_s)
+        for _ in range(MAX_ATTEMPTS):
+            lost = arrivals_s > attendance.leaves_s
+            complete_s = float(np.minimum(arrivals_s, attendance.leaves_s)[expected].max())
+            joining = ~expected & (present_s < complete_s)
+            again = expected & lost & (attendance.joins_s < complete_s)
+            nobody = not joining.any() and not again.any()
+            if nobody and not lost[expected].all():
+                return expected & ~lost, arrivals_s, complete_s
+            again = expected if nobody else again
+            if again.any():
+                ready_s = np.where(again, attendance.leaves_s, present_s)
+                present_s, begins_s = self._begin(ready_s, again)
+                redone_s = self._arrive(np.where(again, begins_s, np.inf))
+                arrivals_s = np.where(again, redone_s, arrivals_s)
+            # If nobody is left, those that join later need not be waited for.
+            expected = self._find_first(present_s) if nobody else expected | joining
+        raise InputError(
+            f"workers leave and join so often that no step is complete after {self.updated_s:.4g} s"
+            " — give longer lives"
+        )
+
+    def _find_first(self, present_s: FloatArray) -> BoolArray:
+        """Return the workers that are present first."""
+        first_s = present_s.min()
+        if not np.isfinite(first_s):
+            raise InputError(
+                f"all workers have left after {self.updated_s:.4g} s, and none joins again — give"
+                " `back_after`, or longer lives"
+            )
+        return np.asarray(present_s == first_s)
+
+    def _begin(
+        self, ready_s: FloatArray, who: BoolArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return when workers are present, and when they begin, which needs the model.
+
+        Args:
+            ready_s: times from which on they may begin, [workers].
+            who: workers that try to begin, [workers]; None for all. Others keep their times.
+        """
+        present_s = self._attendance.follow(ready_s, who)
+        with_model_s = self._crowd.map_classes(
+            CrowdClass.receive_s, present_s + self._server.packing_s + self._server.out_s
+        )
+        return present_s, np.where(present_s > ready_s, with_model_s, present_s)
 
 
 def queue(arrivals_s: FloatArray, service_s: float) -> FloatArray:

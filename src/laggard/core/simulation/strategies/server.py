@@ -142,7 +142,10 @@ class ServerSimulation(EventTraining):
         """Send the answers of a reaction, after the time that its updates take."""
         applying_s = self.sim_input.applying_s * len(reaction.updates)
         answers = [
-            (self.sim_input.server_packing_s, partial(self.send_model, reply))
+            (
+                self.sim_input.server_packing_s,
+                self._while_here(reply.rank, partial(self.send_model, reply)),
+            )
             for reply in reaction.replies
         ]
         # The update and the answers go before the requests that already wait. `extendleft`
