@@ -83,6 +83,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "strategies/background",
         "strategies",
         "scheduling",
+        "planning",
         ".",
         "serving",
     ),
@@ -126,6 +127,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
 APPLICATION = tuple(part for part in WALLS["laggard"] if part != "core" and "/" not in part)
 HEAVY = (
     "torch",
+    "ortools",
     "enoslib",
     "e2clab",
     "ansible",

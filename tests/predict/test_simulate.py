@@ -14,11 +14,11 @@ from laggard.cli.main import main
 from laggard.core.cost_model.message_handling import MessageHandling
 from laggard.core.errors import InputError
 from laggard.core.simulation.crowd.absences import WrittenAbsences
-from laggard.predict.crowd_absences import plan_absences
-from laggard.predict.crowd_scenario import CrowdTraining
 from laggard.predict.forecast import require_predictable
 from laggard.predict.planned_training import MessageSizes, plan_training
-from laggard.predict.simulate_scenario import SimulationOptions, parse_scales
+from laggard.predict.simulation.crowd_absences import plan_absences
+from laggard.predict.simulation.crowd_scenario import CrowdTraining
+from laggard.predict.simulation.simulate_scenario import SimulationOptions, parse_scales
 from laggard.scenario.load import Scenario, load_scenario
 from tests.predict.scenario_folder import load, write_scenario
 

@@ -15,15 +15,18 @@ from laggard.cli.analysis_commands import analyze_trace, compare_runs, report_ru
 from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, verify_machine
 from laggard.cli.command_group import CommandGroup, Sections
 from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
+from laggard.cli.planning_commands import (
+    print_model_plan,
+    print_placement,
+    print_recommendation,
+)
 from laggard.cli.predict_commands import (
     print_calibrated_share,
-    print_placement,
     print_prediction,
     print_schedules,
     print_server_knee,
     print_simulation,
 )
-from laggard.cli.recommend_command import print_recommendation
 from laggard.cli.reproduce_commands import reproduce_source
 from laggard.cli.run_commands import print_runs, release_nodes, run_demo, run_scenario
 from laggard.cli.scenario_commands import check_scenario, init_scenario, plan_scenario
@@ -82,6 +85,7 @@ _SECTIONS: Sections = {
         (print_simulation, "laggard simulate my-continuum --scale edge=1000000"),
         (print_schedules, "laggard schedule cluster.yaml --policy all"),
         (print_placement, "laggard place topology.txt --devices 4"),
+        (print_model_plan, "laggard plan-model my-continuum --output plan.yaml"),
         (print_calibrated_share, "laggard calibrate my-continuum --step 120ms"),
         (print_server_knee, "laggard knee speeds.csv --workers 1..16"),
     ),

@@ -1,4 +1,4 @@
-"""Commands that know before a run: `predict`, `simulate`, `schedule`, `place`."""
+"""Commands that know before a run: `predict`, `calibrate`, `knee`, `simulate`, `schedule`."""
 
 from __future__ import annotations
 
@@ -263,12 +263,15 @@ def print_simulation(
     Nothing is run. Every worker keeps its samples of a step, its share of a core and its links. The
     server and the links that all share stay as they are.
     """
-    from laggard.predict.simulate_scenario import (
+    from laggard.predict.simulation.simulate_scenario import (
         SimulationOptions,
         parse_scales,
         simulate_scenario,
     )
-    from laggard.predict.simulation_output import build_simulation_document, format_simulation
+    from laggard.predict.simulation.simulation_output import (
+        build_simulation_document,
+        format_simulation,
+    )
     from laggard.run_folder.recovery import find_collected_run
 
     _require_figure(figure)
@@ -403,46 +406,3 @@ def _show_execution(
     else:
         print_text(format_execution(cluster, executed))
         print_text(f"schedule: {folder / 'schedule.json'}, {page}")
-
-
-@click.command("place")
-@click.argument("topology", type=click.Path(path_type=Path))
-@click.option(
-    "--devices",
-    "sizes",
-    multiple=True,
-    type=click.IntRange(min=1),
-    metavar="NUMBER",
-    help="Number of devices of a job, again and again for several; by default two to all.",
-)
-@click.option(
-    "--free",
-    multiple=True,
-    metavar="NAME",
-    help="Device that may be used, again and again for several; by default all.",
-)
-@json_option
-@keep_own_status
-@handle_errors
-def print_placement(
-    topology: Path, sizes: tuple[int, ...], free: tuple[str, ...], as_json: bool
-) -> None:
-    """Choose the devices of a machine with the fastest links.
-
-    TOPOLOGY is hwloc's XML, the output of nvidia-smi topo -m, a CSV of rates in GB/s, or the folder
-    of a run, whose hosts are the devices. The devices of a job and their order form a ring whose
-    slowest link is as fast as possible.
-    """
-    from laggard.jobs.place_devices import (
-        build_placement_document,
-        format_placement,
-        place_devices,
-    )
-    from laggard.jobs.topology_file import read_topology
-
-    placement = place_devices(read_topology(topology), sizes, free)
-    print_text(
-        json.dumps(build_placement_document(placement), indent=2)
-        if as_json
-        else format_placement(placement)
-    )

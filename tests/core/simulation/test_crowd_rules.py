@@ -18,7 +18,7 @@ from laggard.core.rules.backup_workers import BackupWorkersRule
 from laggard.core.rules.bounded_staleness import BoundedStalenessRule
 from laggard.core.simulation.crowd.absences import Attendance, DrawnAbsences, WrittenAbsences
 from laggard.core.simulation.crowd.independent import simulate_alone
-from laggard.core.simulation.crowd.neighbor_rounds import RingLinks, simulate_ring_neighbors
+from laggard.core.simulation.crowd.neighbor_rounds import NeighborLinks, simulate_ring_neighbors
 from laggard.core.simulation.crowd.served_workers import simulate_served_workers
 from laggard.core.simulation.crowd.server_rounds import CrowdServer, simulate_server_rounds
 from laggard.core.simulation.crowd.workers import Crowd, CrowdClass, Slowness
@@ -60,7 +60,7 @@ def test_neighbors_are_those_of_the_events(step_s: tuple[float, ...], slow: bool
     small = Small(step_s)
     exact = AlternativeStrategy("gossip").simulate(_slow_links(small) if slow else small.events())
     workers, slowness = len(step_s), SLOW if slow else Slowness()
-    links = [RingLinks(slice(0, workers), small.message_s, small.rtt_ms / 2e3, slowness)]
+    links = [NeighborLinks(slice(0, workers), small.message_s, small.rtt_ms / 2e3, slowness)]
     found = simulate_ring_neighbors(small.crowd(), links, links, STEPS, _rng())
     assert found.makespan_s == pytest.approx(exact.makespan_s, rel=1e-6)
 

@@ -86,7 +86,7 @@ class SimulateTask(ForecastTask):
 
     def compute(self, folder: Path) -> Mapping[str, object]:
         """Simulate the scenario's own size, and this one."""
-        from laggard.predict.simulate_scenario import (
+        from laggard.predict.simulation.simulate_scenario import (
             SimulationOptions,
             parse_scales,
             simulate_scenario,

@@ -10,7 +10,7 @@ from pathlib import Path
 from laggard.predict.forecast import Forecast, find_forecast_knee
 from laggard.predict.predict_scenario import Prediction
 from laggard.predict.scaling.recorded_speeds import RecordedSpeed, read_recorded_speeds
-from laggard.predict.simulate_scenario import SimulatedScenario
+from laggard.predict.simulation.simulate_scenario import SimulatedScenario
 
 
 @dataclass(frozen=True)

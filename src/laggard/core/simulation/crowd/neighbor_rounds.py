@@ -28,7 +28,7 @@ _KEPT = 1001
 
 
 @dataclass(frozen=True)
-class RingLinks:
+class NeighborLinks:
     """Equal links of neighboring workers of a ring, in one direction.
 
     Attributes:
@@ -51,8 +51,8 @@ class RingLinks:
 
 def simulate_ring_neighbors(
     crowd: Crowd,
-    forward: Sequence[RingLinks],
-    backward: Sequence[RingLinks],
+    forward: Sequence[NeighborLinks],
+    backward: Sequence[NeighborLinks],
     steps: int,
     rng: np.random.Generator,
 ) -> CrowdResult:
@@ -72,7 +72,7 @@ def simulate_ring_neighbors(
         >>> import numpy as np
         >>> from laggard.core.simulation.crowd.workers import CrowdClass
         >>> crowd = Crowd((CrowdClass("edge", 9, 1.0),))
-        >>> links = [RingLinks(slice(0, 9), message_s=1.5)]
+        >>> links = [NeighborLinks(slice(0, 9), message_s=1.5)]
         >>> rng = np.random.default_rng(1)
         >>> simulate_ring_neighbors(crowd, links, links, 4, rng).makespan_s
         6.0
@@ -114,7 +114,7 @@ def _pack(crowd: Crowd, begins_s: FloatArray, messages: FloatArray) -> FloatArra
     return ends_s
 
 
-def _travel(links: Sequence[RingLinks], sent_s: FloatArray) -> FloatArray:
+def _travel(links: Sequence[NeighborLinks], sent_s: FloatArray) -> FloatArray:
     """Return when the messages of all senders have arrived, [workers]."""
     arrivals_s = np.empty_like(sent_s)
     for each in links:

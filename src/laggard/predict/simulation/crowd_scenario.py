@@ -27,7 +27,7 @@ from laggard.core.simulation.crowd.collective_rounds import (
     simulate_tier_rounds,
 )
 from laggard.core.simulation.crowd.independent import simulate_alone
-from laggard.core.simulation.crowd.neighbor_rounds import RingLinks, simulate_ring_neighbors
+from laggard.core.simulation.crowd.neighbor_rounds import NeighborLinks, simulate_ring_neighbors
 from laggard.core.simulation.crowd.served_workers import CreateRule, simulate_served_workers
 from laggard.core.simulation.crowd.server_rounds import CrowdServer, simulate_server_rounds
 from laggard.core.simulation.crowd.stand_ins import MAX_PLAYED, simulate_stand_ins
@@ -372,19 +372,19 @@ class CrowdTraining:
             )
         return other
 
-    def _build_ring_links(self, crowd: Crowd) -> tuple[list[RingLinks], list[RingLinks]]:
+    def _build_ring_links(self, crowd: Crowd) -> tuple[list[NeighborLinks], list[NeighborLinks]]:
         """Return the links of a ring through all workers, from each to the next and back."""
         classes, slices = crowd.classes, crowd.slices()
         used = self._count_ring_links(classes)
         counts = {**used, **{ends[::-1]: count for ends, count in used.items()}}
 
-        def plan(ends: HopEnds, senders: slice) -> RingLinks:
+        def plan(ends: HopEnds, senders: slice) -> NeighborLinks:
             bits = self.sim_input.wire_bytes * 8e-6
             message_s, slowness = self._follow_rates(
                 lambda at_s: max(bits / self._share_hop(ends, counts, at_s).rate_mbps, _LEAST_S)
             )
             delay_s = self.sim_input.network.hop(ends).rtt_ms / 2e3
-            return RingLinks(senders, message_s, delay_s, slowness)
+            return NeighborLinks(senders, message_s, delay_s, slowness)
 
         forward, backward = [], []
         for place, (each, own) in enumerate(zip(classes, slices, strict=True)):

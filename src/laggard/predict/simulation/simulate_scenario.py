@@ -12,11 +12,11 @@ import numpy as np
 from laggard.core.cost_model.step_seconds import StepSeconds
 from laggard.core.errors import InputError
 from laggard.core.simulation.crowd.workers import MAX_CROWD
-from laggard.predict.crowd_absences import plan_absences
-from laggard.predict.crowd_scenario import CrowdTraining
 from laggard.predict.forecast import require_predictable
 from laggard.predict.host_steps import MachineSteps, RecordedSteps
 from laggard.predict.planned_training import plan_training
+from laggard.predict.simulation.crowd_absences import plan_absences
+from laggard.predict.simulation.crowd_scenario import CrowdTraining
 from laggard.scenario.load import Scenario, load_scenario
 
 MAX_STEPS = 1_000_000
@@ -146,7 +146,7 @@ def simulate_scenario(
         ScenarioError: the scenario is wrong.
 
     Examples:
-        >>> from laggard.predict.simulate_scenario import SimulationOptions
+        >>> from laggard.predict.simulation.simulate_scenario import SimulationOptions
         >>> options = SimulationOptions(steps=2)
         >>> found = simulate_scenario(Path("my-continuum"), [], [{"edge": 10_000}], options)
         >>> found.scales[1].counts

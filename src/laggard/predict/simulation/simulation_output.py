@@ -8,9 +8,9 @@ from laggard.analysis.estimates.estimate import Estimate
 from laggard.analysis.estimates.serial_part import LEAST_NUMBERS, fit_serial_part
 from laggard.core.text.text_columns import align_columns
 from laggard.core.text.text_format import format_percent
-from laggard.predict.crowd_scenario import WITH_ABSENCES
 from laggard.predict.forecast_output import build_serial_part, format_serial_part, list_notes
-from laggard.predict.simulate_scenario import SimulatedScale, SimulatedScenario
+from laggard.predict.simulation.crowd_scenario import WITH_ABSENCES
+from laggard.predict.simulation.simulate_scenario import SimulatedScale, SimulatedScenario
 from laggard.scenario.load import Scenario
 
 if TYPE_CHECKING:

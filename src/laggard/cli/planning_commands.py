@@ -1,4 +1,4 @@
-"""Command that recommends machines before a run: `recommend`."""
+"""Commands that choose before a run: machines, devices, and who computes what of a model."""
 
 from __future__ import annotations
 
@@ -176,3 +176,119 @@ def _read_values(option: str, texts: Iterable[str]) -> dict[str, float]:
             raise click.UsageError(f"{option} {name}: is given twice — leave one out")
         values[name] = value
     return values
+
+
+@click.command("place")
+@click.argument("topology", type=click.Path(path_type=Path))
+@click.option(
+    "--devices",
+    "sizes",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Number of devices of a job, again and again for several; by default two to all.",
+)
+@click.option(
+    "--free",
+    multiple=True,
+    metavar="NAME",
+    help="Device that may be used, again and again for several; by default all.",
+)
+@json_option
+@keep_own_status
+@handle_errors
+def print_placement(
+    topology: Path, sizes: tuple[int, ...], free: tuple[str, ...], as_json: bool
+) -> None:
+    """Choose the devices of a machine with the fastest links.
+
+    TOPOLOGY is hwloc's XML, the output of nvidia-smi topo -m, a CSV of rates in GB/s, or the folder
+    of a run, whose hosts are the devices. The devices of a job and their order form a ring whose
+    slowest link is as fast as possible.
+    """
+    from laggard.jobs.place_devices import (
+        build_placement_document,
+        format_placement,
+        place_devices,
+    )
+    from laggard.jobs.topology_file import read_topology
+
+    placement = place_devices(read_topology(topology), sizes, free)
+    print_text(
+        json.dumps(build_placement_document(placement), indent=2)
+        if as_json
+        else format_placement(placement)
+    )
+
+
+@click.command("plan-model")
+@scenario_argument
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the plan to this file, such as my-continuum/plan.yaml.",
+)
+@click.option(
+    "--prove",
+    metavar="TIME",
+    help="Also search for a better plan and a proof for so long, such as 10s; needs laggard[plan].",
+)
+@click.option(
+    "--evaluations",
+    type=click.IntRange(min=1),
+    default=4000,
+    show_default=True,
+    help="Largest number of plans that are simulated.",
+)
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    help="Also draw who does what in a step to this file, .svg or .png.",
+)
+@set_option
+@json_option
+@keep_own_status
+@handle_errors
+def print_model_plan(
+    scenario: Path,
+    output: Path | None,
+    prove: str | None,
+    evaluations: int,
+    figure: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Plan which hosts compute which part of a model.
+
+    Nothing is run. The model is divided into blocks, which are measured on one core of this
+    machine. Each block is placed on one host, or on several that average its gradients.
+    """
+    from laggard.analysis.report.style.figure_file import require_figure_path
+    from laggard.core.units import parse_duration_s
+    from laggard.predict.planning.model_plan import PlanModelOptions, plan_model
+    from laggard.predict.planning.model_plan_output import (
+        build_model_plan_document,
+        format_planned_model,
+    )
+    from laggard.workloads.planning.plan_file import build_plan_file, write_plan
+
+    if figure is not None:
+        require_figure_path(figure)
+    try:
+        prove_s = 0.0 if prove is None else parse_duration_s(prove)
+    except ValueError as error:
+        raise click.UsageError(f"--prove {prove}: {error}") from error
+    planned = plan_model(scenario, overrides, PlanModelOptions(evaluations, prove_s))
+    if output is not None:
+        found = planned.found
+        write_plan(output, build_plan_file(planned.problem, found.plan, found.step_s))
+    if figure is not None:
+        from laggard.predict.planning.model_plan_figure import save_model_plan_figure
+
+        save_model_plan_figure(planned, figure)
+    print_text(
+        json.dumps(build_model_plan_document(planned), indent=2)
+        if as_json
+        else format_planned_model(planned)
+    )

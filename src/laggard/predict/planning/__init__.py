@@ -1,0 +1,1 @@
+"""Plans of a model on the hosts of a scenario."""

@@ -1,0 +1,1 @@
+"""Simulations of a scenario with up to millions of workers."""
