@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from laggard.predict.crowd_scenario import CROWD_STRATEGIES
+from laggard.core.simulation.strategies.catalog import STRATEGIES
 
 SCENARIO = Path(__file__).parent.parent / "experiments" / "million_edge_devices"
 WORKERS, STEPS = 1_000_000, 100
@@ -27,7 +27,7 @@ def main() -> None:
     """Print the table."""
     print(f"{WORKERS:,} workers, {STEPS} steps\n")
     print("| strategy | step | efficiency | seconds | GiB |\n|---|---|---|---|---|")
-    for strategy in CROWD_STRATEGIES:
+    for strategy in STRATEGIES:
         began_s = time.monotonic()
         printed = subprocess.run(
             [
