@@ -34,7 +34,7 @@ def list_baselines(problem: PlanningProblem) -> Mapping[str, ModelPlan]:
 def _name(placement: BlockPlacement) -> str:
     counts = [count for count in placement.samples if count]
     shares = "even" if max(counts) - min(counts) <= 1 else "proportional"
-    way = "parameter server" if placement.synchronization is ReplicaAverage.SERVER else "all-reduce"
+    way = "parameter server" if placement.average is ReplicaAverage.SERVER else "all-reduce"
     return f"data parallel, {way}, {shares}"
 
 

@@ -280,7 +280,7 @@ class _ExactModel:
         return found
 
     def _count(self, samples: tuple[int, ...], device: int, micro_batch: int) -> int:
-        return BlockPlacement(samples).micro_samples(device, micro_batch, self._micro_batches)
+        return BlockPlacement(samples).divide(micro_batch, self._micro_batches)[device]
 
     def _pair(
         self, first: int, samples: tuple[int, ...], second: int, others: tuple[int, ...]
@@ -367,9 +367,9 @@ class _ExactModel:
             ]
             for device in placement.devices
         }
-        if placement.synchronization is ReplicaAverage.SERVER:
+        if placement.average is ReplicaAverage.SERVER:
             self._add_server(block, placement, chosen, gradients)
-        elif placement.synchronization is ReplicaAverage.ALL_REDUCE:
+        elif placement.average is ReplicaAverage.ALL_REDUCE:
             self._add_all_reduce(block, placement, chosen, gradients)
         else:
             (device,) = placement.devices

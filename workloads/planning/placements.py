@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from laggard.core.errors import InputError
 from laggard.workloads.planning.planning_problem import PlanningProblem
@@ -25,12 +26,12 @@ class BlockPlacement:
     Attributes:
         samples: samples of a step that each device computes, [devices]; replicas have different
             samples of the batch, in the order of the devices.
-        synchronization: how replicas average their gradients; none on a single device.
+        average: how replicas average their gradients; none on a single device.
         server: number of the device that averages, if a server does.
     """
 
     samples: tuple[int, ...]
-    synchronization: ReplicaAverage = ReplicaAverage.NONE
+    average: ReplicaAverage = ReplicaAverage.NONE
     server: int | None = None
 
     @property
@@ -38,13 +39,15 @@ class BlockPlacement:
         """Return the numbers of the devices that compute the block."""
         return tuple(device for device, count in enumerate(self.samples) if count)
 
-    def micro_samples(self, device: int, micro_batch: int, micro_batches: int) -> int:
-        """Return the samples of a device in a micro-batch."""
-        first, last = (
-            self.samples[device] * place // micro_batches
-            for place in (micro_batch, micro_batch + 1)
-        )
-        return last - first
+    def divide(self, micro_batch: int, micro_batches: int) -> tuple[int, ...]:
+        """Return the samples of each device in a micro-batch, [devices].
+
+        Each micro-batch is divided as the whole batch is, so the devices of all blocks together
+        have the same samples of it.
+        """
+        batch = sum(self.samples)
+        first, last = (batch * each // micro_batches for each in (micro_batch, micro_batch + 1))
+        return _divide_cached(last - first, self.samples)
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,11 @@ def list_placements(problem: PlanningProblem) -> tuple[BlockPlacement, ...]:
     for count in range(len(problem.devices), 1, -1):
         found |= dict.fromkeys(list_replicas(problem, sorted(fastest[:count])))
     return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _divide_cached(size: int, samples: tuple[int, ...]) -> tuple[int, ...]:
+    return divide_samples(size, samples)
 
 
 def divide_samples(batch: int, weights: Sequence[float]) -> tuple[int, ...]:

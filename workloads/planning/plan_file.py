@@ -28,7 +28,7 @@ class PlannedBlock(Section):
     devices: dict[str, int] = Field(
         min_length=1, description="samples of a step that each device computes"
     )
-    synchronization: ReplicaAverage = Field(
+    average: ReplicaAverage = Field(
         default=ReplicaAverage.NONE, description="how replicas average: server or all_reduce"
     )
     server: str | None = Field(default=None, description="device that averages, for `server`")
@@ -69,7 +69,7 @@ def build_plan_file(problem: PlanningProblem, plan: ModelPlan, step_s: float) ->
             PlannedBlock(
                 name=block.name,
                 devices={names[device]: placement.samples[device] for device in placement.devices},
-                synchronization=placement.synchronization,
+                average=placement.average,
                 server=None if placement.server is None else names[placement.server],
             )
             for block, placement in zip(problem.blocks, plan.placements, strict=True)
@@ -125,7 +125,7 @@ def restore_plan(content: PlanFile, problem: PlanningProblem) -> ModelPlan:
                 f" {block.server} — divide all samples, and name a device as the server"
             )
         server = None if block.server is None else places[block.server]
-        placements.append(BlockPlacement(tuple(samples), block.synchronization, server))
+        placements.append(BlockPlacement(tuple(samples), block.average, server))
     if len(placements) != len(problem.blocks):
         raise InputError(
             f"{len(placements)} blocks, and the model has {len(problem.blocks)} — make a new plan"

@@ -83,9 +83,7 @@ def list_flows(
     Devices have the samples of a micro-batch in their order. Samples that stay on a device are
     flows from it to itself.
     """
-    devices = range(len(before.samples))
-    has = [before.micro_samples(each, micro_batch, micro_batches) for each in devices]
-    wants = [after.micro_samples(each, micro_batch, micro_batches) for each in devices]
+    has, wants = ([*each.divide(micro_batch, micro_batches)] for each in (before, after))
     src = dst = 0
     while src < len(has) and dst < len(wants):
         moved = min(has[src], wants[dst])
@@ -202,8 +200,8 @@ class _StepBuilder:
         placement, problem = self._plan.placements[block], self._problem
         is_forward = kind is StepTaskKind.FORWARD
         passes = self._forward if is_forward else self._backward
-        for device in placement.devices:
-            samples = placement.micro_samples(device, micro_batch, self._plan.micro_batches)
+        counts = placement.divide(micro_batch, self._plan.micro_batches)
+        for device, samples in enumerate(counts):
             if not samples:
                 continue
             own = problem.devices[device]
@@ -224,9 +222,9 @@ class _StepBuilder:
         placement = self._plan.placements[block]
         if not self._problem.blocks[block].parameter_bytes:
             return
-        if placement.synchronization is ReplicaAverage.SERVER:
+        if placement.average is ReplicaAverage.SERVER:
             self._add_server(block, placement)
-        elif placement.synchronization is ReplicaAverage.ALL_REDUCE:
+        elif placement.average is ReplicaAverage.ALL_REDUCE:
             self._add_all_reduce(block, placement)
         else:
             (device,) = placement.devices

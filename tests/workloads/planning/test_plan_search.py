@@ -82,7 +82,7 @@ def test_parameter_server_and_all_reduce_change_places_at_the_analytic_rate() ->
     even = [
         each
         for each in list_baselines(equal).values()
-        if each.placements[0].synchronization is not ReplicaAverage.NONE
+        if each.placements[0].average is not ReplicaAverage.NONE
     ]
     size_bytes = equal.blocks[0].parameter_bytes
 
@@ -93,7 +93,7 @@ def test_parameter_server_and_all_reduce_change_places_at_the_analytic_rate() ->
             for ends, hop in equal.links.items()
         }
         own = dataclasses.replace(equal, links=links)
-        seconds = {each.placements[0].synchronization: compute_step_s(own, each) for each in even}
+        seconds = {each.placements[0].average: compute_step_s(own, each) for each in even}
         return seconds[ReplicaAverage.SERVER] - seconds[ReplicaAverage.ALL_REDUCE]
 
     # A server's links carry the parameters up and down; a ring's carry 4/3 of them, at the rate of

@@ -89,13 +89,13 @@ def test_a_message_between_stages_takes_the_link_and_the_delay() -> None:
 
 def test_replicas_divide_the_samples_and_average() -> None:
     problem = build_chain(blocks=1)
-    for synchronization, server, exchange_s in (
+    for average, server, exchange_s in (
         (ReplicaAverage.ALL_REDUCE, None, 2 * message_s(5e5)),
         (ReplicaAverage.SERVER, 0, 2 * message_s(1e6)),
     ):
-        plan = ModelPlan((BlockPlacement((4, 4), synchronization, server),))
+        plan = ModelPlan((BlockPlacement((4, 4), average, server),))
         expected = 2 * 4 * SAMPLE_S + exchange_s + problem.update_s(0, 0)
-        assert compute_step_s(problem, plan) == pytest.approx(expected), synchronization
+        assert compute_step_s(problem, plan) == pytest.approx(expected), average
 
 
 def test_the_average_of_a_late_block_passes_beside_the_passes_of_earlier_ones() -> None:
@@ -109,23 +109,25 @@ def test_the_average_of_a_late_block_passes_beside_the_passes_of_earlier_ones() 
 
 
 @given(
-    st.lists(st.integers(0, 9), min_size=3, max_size=3),
-    st.permutations([0, 1, 2]),
-    st.integers(1, 4),
+    st.integers(1, 40),
+    *(st.lists(st.floats(0.0, 9.0), min_size=3, max_size=3).filter(any) for _ in range(2)),
+    st.integers(1, 8),
 )
-def test_flows_carry_every_sample_once(
-    before: list[int], order: list[int], micro_batches: int
+def test_flows_carry_every_sample_of_the_batch_once(
+    batch: int, before: list[float], after: list[float], micro_batches: int
 ) -> None:
-    after = [before[place] for place in order]
+    src, dst = (BlockPlacement(divide_samples(batch, weights)) for weights in (before, after))
+    total = 0
     for micro_batch in range(micro_batches):
-        src, dst = BlockPlacement(tuple(before)), BlockPlacement(tuple(after))
         flows = list(list_flows(src, dst, micro_batch, micro_batches))
-        sent = [sum(count for a, _, count in flows if a == device) for device in range(3)]
-        got = [sum(count for _, b, count in flows if b == device) for device in range(3)]
-        least = min(sum(sent), sum(got))
-        assert sum(count for *_, count in flows) == least
-        if before == after:
-            assert all(a == b for a, b, _ in flows)
+        for placement, end in ((src, 0), (dst, 1)):
+            counts = [0, 0, 0]
+            for flow in flows:
+                counts[flow[end]] += flow[2]
+            assert tuple(counts) == placement.divide(micro_batch, micro_batches)
+        total += sum(count for *_, count in flows)
+    assert total == batch
+    assert all(a == b for a, b, _ in list_flows(src, src, 0, micro_batches))
 
 
 @given(st.integers(1, 100), st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6))

@@ -81,7 +81,7 @@ def _describe_runs(planned: PlannedModel) -> list[str]:
 
 def _format_devices(planned: PlannedModel, placement: BlockPlacement) -> str:
     names = [planned.problem.devices[device].name for device in placement.devices]
-    if placement.synchronization is ReplicaAverage.NONE:
+    if placement.average is ReplicaAverage.NONE:
         return names[0]
     ways = {
         ReplicaAverage.SERVER: "a parameter server",
@@ -89,7 +89,7 @@ def _format_devices(planned: PlannedModel, placement: BlockPlacement) -> str:
     }
     counts = [count for count in placement.samples if count]
     shares = "equal" if max(counts) - min(counts) <= 1 else "proportional"
-    return f"{len(names)} devices with {shares} shares and {ways[placement.synchronization]}"
+    return f"{len(names)} devices with {shares} shares and {ways[placement.average]}"
 
 
 def _format_blocks(planned: PlannedModel) -> list[str]:
@@ -137,7 +137,7 @@ def build_model_plan_document(planned: PlannedModel) -> dict[str, JsonValue]:
                     problem.devices[device].name: placement.samples[device]
                     for device in placement.devices
                 },
-                "synchronization": placement.synchronization.value,
+                "average": placement.average.value,
                 "server": None
                 if placement.server is None
                 else problem.devices[placement.server].name,

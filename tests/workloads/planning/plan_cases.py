@@ -1,0 +1,92 @@
+"""What the ranks of the tests of plan executors do; loaded by forkery.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.models import build_model
+from laggard.workloads.output.worker_output import WorkerOutputDir
+from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
+from laggard.workloads.planning.planning_problem import (
+    AffineSeconds,
+    BlockEdge,
+    ModelBlock,
+    PlanDevice,
+    PlanningProblem,
+)
+from laggard.workloads.planning.split_model import split_model
+from laggard.workloads.planning.step_tasks import StepTasks, build_step_tasks
+from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor
+from laggard.workloads.tracing.recorder import Recorder
+
+SAMPLES, LR, MOMENTUM = 64, 0.1, 0.9
+
+
+def generate_samples() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(5)
+    inputs = torch.randn(SAMPLES, 1, 8, 8, generator=random, dtype=torch.float64)
+    return inputs, torch.randint(0, 10, (SAMPLES,), generator=random)
+
+
+def build_tasks(plan: ModelPlan) -> StepTasks:
+    """Tasks of a chain of blocks, whose times do not matter here."""
+    blocks, devices = len(plan.placements), len(plan.placements[0].samples)
+    none = (AffineSeconds(0.0, 0.0),) * blocks
+    problem = PlanningProblem(
+        tuple(ModelBlock(f"{number}", 1.0) for number in range(blocks)),
+        tuple(BlockEdge(each, each + 1, 0.0) for each in range(blocks - 1)),
+        tuple(PlanDevice(f"{number}", none, none) for number in range(devices)),
+        {},
+        sum(plan.placements[0].samples),
+    )
+    return build_step_tasks(problem, plan)
+
+
+def read_plan(case: dict[str, Any]) -> ModelPlan:
+    placements = tuple(
+        BlockPlacement(tuple(samples), ReplicaAverage(average), server)
+        for samples, average, server in case["placements"]
+    )
+    return ModelPlan(placements, case["micro_batches"])
+
+
+def train_by_plan(argument: str) -> None:
+    """Train in float64 by a plan; save the losses and the own blocks' parameters."""
+    case = json.loads(argument)
+    folder, rank = Path(case["folder"]), case["rank"]
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=case["world_size"]
+    )
+    inputs, labels = generate_samples()
+    model = build_model(case["model"], (1, 8, 8), 10, 3).double()
+    plan = read_plan(case)
+    divided = split_model(model, inputs[:4], most=len(plan.placements))
+    assert len(divided.blocks) == len(plan.placements)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    tasks, batch = build_tasks(plan), sum(plan.placements[0].samples)
+    with Recorder(WorkerOutputDir(folder), rank, case["world_size"]) as recorder:
+        executor = PlanExecutor(
+            divided.blocks, optimizer, plan, tasks, case["order"], rank, recorder, inputs[:4]
+        )
+        needed = sorted({*executor.list_rows(0), *executor.list_rows(len(divided.blocks) - 1)})
+        rows, losses = {row: place for place, row in enumerate(needed)}, []
+        for step in range(case["steps"]):
+            recorder.begin_step(step)
+            own = [(step * batch + row) % SAMPLES for row in needed]
+            losses.append(executor.step(Batch(inputs[own], labels[own]), rows))
+    state = {
+        number: [each.tolist() for each in block.parameters()]
+        for number, block in enumerate(divided.blocks)
+        if plan.placements[number].samples[rank]
+    }
+    (folder / f"{rank}.json").write_text(json.dumps({"losses": losses, "state": state}))
+    dist.destroy_process_group()

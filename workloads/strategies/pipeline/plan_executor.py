@@ -1,0 +1,301 @@
+"""One rank's part of the steps of a plan: passes, messages, averages and updates.
+
+Rank k is device k of the plan. Messages go point to point over torch's process group. All receives
+of a step are posted when it begins, and sends wait for nobody, so a rank only waits for what its
+next pass needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from laggard.core.span_schema import Phase
+from laggard.workloads.datasets.dataset import Batch
+from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.planning.placements import ModelPlan, ReplicaAverage
+from laggard.workloads.planning.rank_program import Instruction, SampleFlow, build_rank_program
+from laggard.workloads.planning.step_tasks import StepTaskKind, StepTasks
+from laggard.workloads.tracing.recorder import Recorder
+
+_PARAMETER_KINDS = (StepTaskKind.PUSH, StepTaskKind.PULL)
+Place = tuple[int, int]
+"""A block and a micro-batch."""
+
+
+@dataclass
+class _StepState:
+    """Tensors of a step, by block and micro-batch or by the number of a task."""
+
+    inputs: dict[Place, torch.Tensor] = field(default_factory=dict)
+    outputs: dict[Place, torch.Tensor] = field(default_factory=dict)
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    arriving: dict[int, tuple[torch.Tensor, dist.Work]] = field(default_factory=dict)
+    averaging: dict[int, tuple[torch.Tensor, dist.Work]] = field(default_factory=dict)
+    # Tensors must live until they are sent.
+    sending: list[tuple[torch.Tensor, dist.Work]] = field(default_factory=list)
+    loss: float = 0.0
+
+
+class PlanExecutor:
+    """Executor of a plan on one rank.
+
+    All ranks create theirs at the same time, since that opens process groups.
+
+    Args:
+        blocks: blocks of the model, of which the rank trains its own.
+        optimizer: optimizer of all of the model's parameters.
+        plan: the plan.
+        tasks: tasks of a step of it.
+        order: order of these tasks.
+        rank: number of this rank.
+        recorder: recorder of the phases.
+        example: at least two samples, [n, ...], which tell the shapes of messages.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer,
+        plan: ModelPlan,
+        tasks: StepTasks,
+        order: Sequence[int],
+        rank: int,
+        recorder: Recorder,
+        example: torch.Tensor,
+    ) -> None:
+        self._blocks, self._optimizer, self._plan = blocks, optimizer, plan
+        self._rank, self._recorder = rank, recorder
+        self._batch = sum(plan.placements[0].samples)
+        self._program = build_rank_program(tasks, plan, order, rank)
+        self._messages = [each for each in self._program if self._is_received(each)]
+        self._states = [FlatState(each) for each in blocks]
+        self._rows = _measure_rows(blocks, example)
+        self._groups = self._open_groups()
+        self._step = _StepState()
+
+    def _is_received(self, instruction: Instruction) -> bool:
+        """Return whether an instruction is a message to this rank."""
+        task = instruction.task
+        is_message = bool(instruction.sources) and instruction.sources[0].number >= 0
+        is_message &= task.kind in (StepTaskKind.ACTIVATION, StepTaskKind.GRADIENT)
+        return (is_message or task.kind in _PARAMETER_KINDS) and task.dst == self._rank
+
+    def _open_groups(self) -> Mapping[tuple[int, ...], dist.ProcessGroup | None]:
+        """Open a process group for each set of replicas that all-reduce."""
+        sets = dict.fromkeys(
+            each.devices
+            for each in self._plan.placements
+            if each.average is ReplicaAverage.ALL_REDUCE
+        )
+        return {devices: dist.new_group(list(devices)) for devices in sets}
+
+    def list_rows(self, block: int) -> tuple[int, ...]:
+        """Return the rows of the batch whose samples pass through a block on this rank."""
+        return tuple(
+            row
+            for micro_batch in range(self._plan.micro_batches)
+            for row in self._list_micro_rows(block, micro_batch)
+        )
+
+    def _list_micro_rows(self, block: int, micro_batch: int) -> range:
+        micro_batches = self._plan.micro_batches
+        counts = self._plan.placements[block].divide(micro_batch, micro_batches)
+        first = self._batch * micro_batch // micro_batches + sum(counts[: self._rank])
+        return range(first, first + counts[self._rank])
+
+    def step(self, batch: Batch, rows: Mapping[int, int]) -> float:
+        """Take a step.
+
+        Args:
+            batch: samples of the rows that the first and the last block have on this rank.
+            rows: place of each row of the whole batch in `batch`.
+
+        Returns:
+            Sum of the losses of the samples whose last block is on this rank; 0 without any.
+        """
+        self._step = _StepState()
+        for message in self._messages:
+            self._receive(message)
+        for instruction in self._program:
+            self._execute(instruction, batch, rows)
+        self._finish()
+        return self._step.loss
+
+    def _receive(self, message: Instruction) -> None:
+        """Post the receive of a message."""
+        task = message.task
+        if task.kind in _PARAMETER_KINDS:
+            like = next(self._blocks[task.block].parameters())
+            shape: tuple[int, ...] = (self._states[task.block].parameters,)
+        else:
+            like = self._rows[task.block]
+            shape = (message.samples, *like.shape[1:])
+        buffer = torch.empty(shape, dtype=like.dtype)
+        work = dist.irecv(buffer, src=task.device, tag=message.number)
+        assert work is not None
+        self._step.arriving[message.number] = buffer, work
+
+    def _execute(self, instruction: Instruction, batch: Batch, rows: Mapping[int, int]) -> None:
+        task = instruction.task
+        match task.kind:
+            case StepTaskKind.FORWARD:
+                self._forward(instruction, batch, rows)
+            case StepTaskKind.BACKWARD:
+                self._backward(instruction)
+            case StepTaskKind.ALL_REDUCE:
+                self._all_reduce(instruction)
+            case StepTaskKind.UPDATE:
+                self._update(instruction)
+            case _:
+                if task.device == self._rank:
+                    self._send(instruction)
+
+    def _wait_for(self, number: int, peer: int) -> torch.Tensor:
+        """Return a message when it has arrived, and record the wait for it."""
+        buffer, work = self._step.arriving.pop(number)
+        if not work.is_completed():
+            self._recorder.enter(Phase.COMM, peer=peer, payload_bytes=buffer.nbytes)
+            work.wait()
+        return buffer
+
+    def _gather(self, sources: Sequence[SampleFlow], own: torch.Tensor | None) -> torch.Tensor:
+        """Return the rows of a pass, from messages and from this rank's own tensor."""
+        parts = []
+        for flow in sources:
+            if flow.number >= 0:
+                parts.append(self._wait_for(flow.number, flow.src))
+            else:
+                assert own is not None
+                parts.append(own[flow.src_first : flow.src_first + flow.samples])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _forward(self, instruction: Instruction, batch: Batch, rows: Mapping[int, int]) -> None:
+        task, state = instruction.task, self._step
+        place = task.block, task.micro_batch
+        wanted = (
+            [rows[row] for row in self._list_micro_rows(*place)]
+            if self._needs_rows(task.block)
+            else []
+        )
+        if task.block == 0:
+            inputs = batch.inputs[wanted]
+        else:
+            own = state.outputs.get((task.block - 1, task.micro_batch))
+            inputs = self._gather(instruction.sources, own)
+        inputs = inputs.detach()
+        if task.block:
+            inputs.requires_grad_()
+        self._recorder.enter(Phase.FORWARD, work=instruction.samples)
+        outputs = self._blocks[task.block](inputs)
+        if task.block == len(self._blocks) - 1:
+            losses = cross_entropy(outputs, batch.labels[wanted], reduction="sum")
+            state.loss += losses.item()
+            outputs = losses / self._batch
+        state.inputs[place], state.outputs[place] = inputs, outputs
+        self._recorder.enter(Phase.OTHER)
+
+    def _needs_rows(self, block: int) -> bool:
+        return block in (0, len(self._blocks) - 1)
+
+    def _backward(self, instruction: Instruction) -> None:
+        task, state = instruction.task, self._step
+        outputs = state.outputs.pop((task.block, task.micro_batch))
+        gradient = None
+        if task.block < len(self._blocks) - 1:
+            following = state.inputs.get((task.block + 1, task.micro_batch))
+            own = None if following is None else following.grad
+            gradient = self._gather(instruction.sources, own)
+        self._recorder.enter(Phase.BACKWARD, work=instruction.samples)
+        outputs.backward(gradient)
+        self._keep_gradients(task.block)
+        self._recorder.enter(Phase.OTHER)
+
+    def _keep_gradients(self, block: int) -> None:
+        """Add up the gradients of a block until its update.
+
+        An optimizer updates all parameters that have gradients, so they must have none meanwhile.
+        """
+        flat, kept = self._states[block], self._step.gradients
+        gradients = flat.read_gradients()[: flat.parameters]
+        kept[block] = kept[block] + gradients if block in kept else gradients
+        self._forget_gradients(block)
+
+    def _forget_gradients(self, block: int) -> None:
+        for each in self._blocks[block].parameters():
+            each.grad = None
+
+    def _send(self, instruction: Instruction) -> None:
+        task, state = instruction.task, self._step
+        if task.kind is StepTaskKind.PUSH:
+            tensor = state.gradients[task.block]
+        elif task.kind is StepTaskKind.PULL:
+            flat = self._states[task.block]
+            tensor = flat.read()[: flat.parameters]
+        else:
+            flow = instruction.sources[0]
+            if task.kind is StepTaskKind.ACTIVATION:
+                whole = state.outputs[task.block, task.micro_batch].detach()
+            else:
+                gradient = state.inputs[task.block + 1, task.micro_batch].grad
+                assert gradient is not None
+                whole = gradient
+            tensor = whole[flow.src_first : flow.src_first + flow.samples].contiguous()
+        work = dist.isend(tensor, dst=task.dst, tag=instruction.number)
+        assert work is not None
+        state.sending.append((tensor, work))
+
+    def _all_reduce(self, instruction: Instruction) -> None:
+        block = instruction.task.block
+        gradients = self._step.gradients[block]
+        group = self._groups[self._plan.placements[block].devices]
+        work = dist.all_reduce(gradients, group=group, async_op=True)
+        assert work is not None
+        self._step.averaging[instruction.number] = gradients, work
+
+    def _update(self, instruction: Instruction) -> None:
+        block, state = instruction.task.block, self._step
+        gradients = state.gradients[block]
+        for number in instruction.after:
+            if number in state.averaging:
+                _, work = state.averaging.pop(number)
+                self._recorder.enter(Phase.COMM, payload_bytes=gradients.nbytes)
+                work.wait()
+            else:
+                gradients = gradients + self._wait_for(number, self._rank)
+        self._recorder.enter(Phase.OPTIMIZER)
+        self._states[block].write_gradients(gradients)
+        self._optimizer.step()
+        self._forget_gradients(block)
+        self._recorder.enter(Phase.OTHER)
+
+    def _finish(self) -> None:
+        """Wait for the models that servers send, and until everything is sent."""
+        for message in self._messages:
+            if message.task.kind is StepTaskKind.PULL:
+                received = self._wait_for(message.number, message.task.device)
+                flat = self._states[message.task.block]
+                flat.write(torch.cat([received, flat.read()[flat.parameters :]]))
+        for _, work in self._step.sending:
+            if not work.is_completed():
+                self._recorder.enter(Phase.COMM)
+                work.wait()
+        self._recorder.enter(Phase.OTHER)
+
+
+def _measure_rows(blocks: Sequence[nn.Module], example: torch.Tensor) -> list[torch.Tensor]:
+    """Return an output of each block for some samples, on no device."""
+    values, found = example, []
+    with torch.no_grad():
+        for block in blocks:
+            was_training = block.training
+            block.eval()
+            values = block(values)
+            block.train(was_training)
+            found.append(values.to("meta"))
+    return found
