@@ -22,7 +22,7 @@ from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import save_checkpoint, save_state
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
 from laggard.workloads.plan import WorkerPlan
-from laggard.workloads.strategies.base.strategy import Strategy
+from laggard.workloads.strategies.base.strategy import DividesModel, Strategy
 from laggard.workloads.tracing.batch_loader import BatchLoader
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -144,7 +144,12 @@ class Loop:
 
     def _step(self, step: int, begun_ns: int) -> None:
         sizes = self.balancer.sizes(step) if self.balancer is not None else None
-        recorder, share = self.recorder, self.partition.share(step, self.plan.rank, sizes)
+        recorder, picker = self.recorder, self.strategy
+        share = (
+            picker.pick_share(step, self.partition)
+            if isinstance(picker, DividesModel)
+            else self.partition.share(step, self.plan.rank, sizes)
+        )
         recorder.begin_step(step - self.first_step, begun_ns)
         batch, share = self.batch_loader.take_step(step, share, begun_ns)
         result = self.strategy.step(step, batch, share)
@@ -159,7 +164,8 @@ class Loop:
                 len(batch.labels),
                 synchronizes=self.strategy.next_synchronization(step) == step,
             )
-        recorder.end_step(result, len(share.indices), share.batch_size)
+        samples = len(share.indices) if result.samples is None else result.samples
+        recorder.end_step(result, samples, share.batch_size)
         if self.plan.rank == 0:
             self._report_progress(step, result.loss)
 
@@ -194,6 +200,8 @@ class Loop:
         # The `evaluate` phase includes writing the model: all of it is outside the training's
         # clock.
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
+        if isinstance(self.strategy, DividesModel):
+            self.strategy.collect_model()
         if self.strategy.next_synchronization(step) != step:
             state = FlatState(self.strategy.model).read()
             write_part(self.output_dir, number, self.plan.rank, state, self.strategy.weight)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 
 from laggard.core.emulated_drive import Drive
@@ -43,6 +44,7 @@ from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.strategies.base.step_encoder import create_step_encoder
 from laggard.workloads.strategies.base.strategy import (
     AsyncStrategy,
+    DividesModel,
     PeerStrategy,
     ServerStrategy,
     Strategy,
@@ -55,6 +57,7 @@ from laggard.workloads.streams.sample_arrivals import SampleArrivals, find_arriv
 from laggard.workloads.tracing.batch_loader import BatchLoader, fewest_samples, pad_indices
 from laggard.workloads.tracing.compute_meter import ComputeMeter
 from laggard.workloads.tracing.full_speed import (
+    FullSpeed,
     alone_on_core,
     fit_step_cost,
     learner_on_a_copy,
@@ -158,6 +161,8 @@ class WorkerResources:
             first_step=first_step,
             task_ends=self.partition.task_ends,
             is_free_rider=plan.is_free_rider,
+            hosts=plan.hosts_by_rank,
+            example=self.fetch(np.arange(2)).inputs if workload.strategy.divides_model else None,
         )
 
     def record_decision(self, step: int, sentence: str) -> None:
@@ -219,7 +224,7 @@ def _train_in_lockstep(
         resources.drive,
         first_step=context.first_step,
     )
-    zero_ns = _begin_with_all(resources, context, output_dir)
+    zero_ns = _begin_with_all(resources, context, output_dir, strategy)
     if plan.rank == 0:
         # Every rank has read it: all have passed the start barrier.
         output_dir.initial_model.unlink(missing_ok=True)
@@ -264,12 +269,15 @@ def _train_with_server(
 
 
 def _begin_with_all(
-    resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
+    resources: WorkerResources,
+    context: TrainingContext,
+    output_dir: WorkerOutputDir,
+    strategy: object = None,
 ) -> int:
     """Measure a limited rank's full speed, then begin with all; return the first step's time."""
-    _measure_full_speed(resources, context, output_dir)
+    own = _measure_full_speed(resources, context, output_dir, strategy)
     zero_ns = _start_together(resources.plan, output_dir, resources.start_barrier)
-    _count_work(resources, output_dir)
+    _count_work(resources, output_dir, own)
     return zero_ns
 
 
@@ -398,11 +406,22 @@ def _open_drive(plan: WorkerPlan) -> Drive | nullcontext[None]:
 
 
 def _measure_full_speed(
-    resources: WorkerResources, context: TrainingContext, output_dir: WorkerOutputDir
-) -> None:
-    """Measure the rank's steps and create its work counter, before the rank is limited."""
+    resources: WorkerResources,
+    context: TrainingContext,
+    output_dir: WorkerOutputDir,
+    strategy: object = None,
+) -> FullSpeed | None:
+    """Measure the rank's steps and create its work counter, before the rank is limited.
+
+    Returns:
+        The rank's own full speed, if its steps are not like those of others.
+    """
     if not resources.counts:
-        return
+        return None
+    WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life)).close()
+    if isinstance(strategy, DividesModel):
+        with alone_on_core(output_dir.full_speed):
+            return FullSpeed(strategy.measure_step_ns(), 0.0)
     plan, fewest = resources.plan, fewest_samples(context.model)
     learn = learner_on_a_copy(
         context.model,
@@ -418,16 +437,17 @@ def _measure_full_speed(
             plan.rank,
             measure_steps(resources.data.train, indices, fewest, learn),
         )
-    WorkCounter(output_dir.work(plan.rank, plan.life)).close()
+    return None
 
 
-def _count_work(resources: WorkerResources, output_dir: WorkerOutputDir) -> None:
+def _count_work(
+    resources: WorkerResources, output_dir: WorkerOutputDir, own: FullSpeed | None = None
+) -> None:
     """Count the rank's work from now on, relative to the full speed of this machine's ranks."""
     if resources.counts:
         counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
-        resources.recorder.meter = ComputeMeter(
-            counter, fit_step_cost(read_timed(output_dir.full_speed))
-        )
+        full_speed = own or fit_step_cost(read_timed(output_dir.full_speed))
+        resources.recorder.meter = ComputeMeter(counter, full_speed)
 
 
 def _create_balancer(

@@ -106,6 +106,12 @@ class Partition:
         batch = self._batch(step)
         return Share(batch[places.start : places.stop], len(batch), self.world_size)
 
+    def pick(self, step: int, rows: Sequence[int]) -> Share:
+        """Return the samples at some rows of a step's batch; a small batch begins again."""
+        batch = self._batch(step)
+        picked = np.asarray(rows, dtype=np.int64) % len(batch)
+        return Share(batch[picked], len(batch), self.world_size)
+
     def assign(self, step: int, rank: int, places: range | None) -> Share:
         """Return a rank's samples in a step: those at assigned places, or else an even share."""
         return self.share(step, rank) if places is None else self.part(step, places)

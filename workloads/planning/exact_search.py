@@ -356,8 +356,7 @@ class _ExactModel:
         backward: Mapping[tuple[int, int, int], _Pass],
     ) -> None:
         """Add what averages the gradients of a block and updates it, for one placement."""
-        size_bytes = self._problem.blocks[block].parameter_bytes
-        if not size_bytes:
+        if not self._problem.blocks[block].parameter_bytes:
             return
         gradients = {
             device: [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -14,6 +12,7 @@ from laggard.core.errors import InputError
 from laggard.core.files.input_files import read_bounded
 from laggard.core.files.output_files import write_text
 from laggard.core.yaml_source import parse_yaml
+from laggard.workloads.planning.evaluate_plan import EvaluatedPlan
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
 from laggard.workloads.planning.planning_problem import PlanningProblem
 from laggard.workloads.specification.section import Section
@@ -25,6 +24,7 @@ class PlannedBlock(Section):
     """BlockPlacement of a block, by the names of devices."""
 
     name: str = Field(description="first and last operation of the block")
+    parameter_bytes: float = Field(ge=0, allow_inf_nan=False, description="bytes of its parameters")
     devices: dict[str, int] = Field(
         min_length=1, description="samples of a step that each device computes"
     )
@@ -37,43 +37,99 @@ class PlannedBlock(Section):
 class PlanFile(Section):
     """Content of a plan file."""
 
-    problem: str = Field(description="digest of the model, the devices and the batch")
-    batch: int = Field(ge=1, description="samples of a step")
+    batch: int = Field(ge=1, le=100_000_000, description="samples of a step")
     micro_batches: int = Field(
         ge=1, le=1024, description="parts of the batch that pass one after another"
     )
     step_s: float = Field(gt=0, allow_inf_nan=False, description="predicted seconds of a step")
-    blocks: tuple[PlannedBlock, ...] = Field(min_length=1, description="blocks in their order")
+    blocks: tuple[PlannedBlock, ...] = Field(
+        min_length=1, max_length=1024, description="blocks in their order"
+    )
+    order: tuple[int, ...] = Field(
+        max_length=10_000_000, description="numbers of the tasks of a step, in their order"
+    )
+
+    def list_devices(self) -> tuple[str, ...]:
+        """Return the names of the devices that compute or average."""
+        names = [name for block in self.blocks for name in (*block.devices, block.server)]
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    def require_model(self, blocks: Sequence[tuple[str, float]]) -> None:
+        """Raise an error unless the plan is for a model of these blocks.
+
+        Args:
+            blocks: name of each block, and bytes of its parameters.
+
+        Raises:
+            InputError: it is for another model.
+        """
+        known = [(each.name, each.parameter_bytes) for each in self.blocks]
+        if known != [*blocks]:
+            raise InputError(
+                f"the plan is for a model of {len(known)} blocks that are not those of this one —"
+                " make a new plan with `laggard plan-model`"
+            )
+
+    def to_plan(self, devices: Sequence[str]) -> ModelPlan:
+        """Return the plan for devices in this order.
+
+        Raises:
+            InputError: a device is missing, or a block does not divide the batch.
+        """
+        places = {name: place for place, name in enumerate(devices)}
+        missing = next((each for each in self.list_devices() if each not in places), None)
+        if missing is not None:
+            raise InputError(
+                f"the plan needs {missing}, which has no worker — make a new plan with `laggard"
+                " plan-model`, or place workers as when it was made"
+            )
+        return ModelPlan(
+            tuple(self._place(block, places) for block in self.blocks), self.micro_batches
+        )
+
+    def _place(self, block: PlannedBlock, places: Mapping[str, int]) -> BlockPlacement:
+        samples = [0] * len(places)
+        for name, count in block.devices.items():
+            samples[places[name]] = count
+        if min(block.devices.values()) < 1 or sum(samples) != self.batch:
+            raise InputError(
+                f"{block.name}: {sum(samples)} samples of {self.batch} on its devices — give each at"
+                " least one, and all of them together"
+            )
+        if (block.server is not None) != (block.average is ReplicaAverage.SERVER) or (
+            (len(block.devices) > 1) == (block.average is ReplicaAverage.NONE)
+        ):
+            raise InputError(
+                f"{block.name}: {len(block.devices)} devices with the average {block.average} and the"
+                f" server {block.server} — replicas need an average, and `server` a server"
+            )
+        if block.server is not None and block.server not in block.devices:
+            raise InputError(
+                f"{block.name}: the server {block.server} has no samples — choose one of its devices"
+            )
+        server = None if block.server is None else places[block.server]
+        return BlockPlacement(tuple(samples), block.average, server)
 
 
-def compute_digest(problem: PlanningProblem) -> str:
-    """Return a digest of what a plan is for: blocks, devices and batch, but not their speeds."""
-    known = {
-        "blocks": [(each.name, each.parameter_bytes) for each in problem.blocks],
-        "edges": [(each.src, each.dst, each.sample_bytes) for each in problem.edges],
-        "devices": [each.name for each in problem.devices],
-        "batch": problem.batch,
-    }
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def build_plan_file(problem: PlanningProblem, plan: ModelPlan, step_s: float) -> PlanFile:
+def build_plan_file(problem: PlanningProblem, found: EvaluatedPlan) -> PlanFile:
     """Return the content of the file of a plan."""
     names = [each.name for each in problem.devices]
+    begins = found.schedule.begins_s
     return PlanFile(
-        problem=compute_digest(problem),
         batch=problem.batch,
-        micro_batches=plan.micro_batches,
-        step_s=step_s,
+        micro_batches=found.plan.micro_batches,
+        step_s=found.step_s,
         blocks=tuple(
             PlannedBlock(
                 name=block.name,
+                parameter_bytes=block.parameter_bytes,
                 devices={names[device]: placement.samples[device] for device in placement.devices},
                 average=placement.average,
                 server=None if placement.server is None else names[placement.server],
             )
-            for block, placement in zip(problem.blocks, plan.placements, strict=True)
+            for block, placement in zip(problem.blocks, found.plan.placements, strict=True)
         ),
+        order=tuple(sorted(range(len(begins)), key=lambda number: (begins[number], number))),
     )
 
 
@@ -93,42 +149,3 @@ def read_plan(path: Path) -> PlanFile:
         ScenarioError: it is no plan.
     """
     return validate_model(parse_yaml(read_bounded(path, MAX_BYTES), str(path)), PlanFile)
-
-
-def restore_plan(content: PlanFile, problem: PlanningProblem) -> ModelPlan:
-    """Return a plan for the model and the devices that it was made for.
-
-    Raises:
-        InputError: it was made for others, or does not divide the batch.
-    """
-    if content.problem != compute_digest(problem):
-        raise InputError(
-            "the plan is for another model, other devices or another batch — make a new one with"
-            " `laggard plan-model`"
-        )
-    places: Mapping[str, int] = {each.name: place for place, each in enumerate(problem.devices)}
-    placements = []
-    for block in content.blocks:
-        samples = [0] * len(problem.devices)
-        for name, count in block.devices.items():
-            if name not in places or count < 1:
-                raise InputError(
-                    f"{block.name}: {count} samples on {name} — give devices of the scenario,"
-                    " and at least one sample to each"
-                )
-            samples[places[name]] = count
-        if sum(samples) != problem.batch or (
-            block.server is not None and block.server not in places
-        ):
-            raise InputError(
-                f"{block.name}: {sum(samples)} samples of {problem.batch}, and the server"
-                f" {block.server} — divide all samples, and name a device as the server"
-            )
-        server = None if block.server is None else places[block.server]
-        placements.append(BlockPlacement(tuple(samples), block.average, server))
-    if len(placements) != len(problem.blocks):
-        raise InputError(
-            f"{len(placements)} blocks, and the model has {len(problem.blocks)} — make a new plan"
-            " with `laggard plan-model`"
-        )
-    return ModelPlan(tuple(placements), content.micro_batches)

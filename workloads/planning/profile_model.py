@@ -41,12 +41,14 @@ def profile_model(model: SplitModel, inputs: torch.Tensor) -> ModelProfile:
     blocks, edges, forward, backward = [], [], [], []
     values = inputs
     few = max(len(inputs) // 4, 2)
-    for number, (module, name) in enumerate(zip(model.blocks, model.names, strict=True)):
+    for number, (module, (name, size_bytes)) in enumerate(
+        zip(model.blocks, model.list_sizes(), strict=True)
+    ):
         saved_bytes, outputs = _count_saved(module, values)
         blocks.append(
             ModelBlock(
-                name if model.names.count(name) == 1 else f"{name} ({number})",
-                float(sum(each.numel() * each.element_size() for each in module.parameters())),
+                name,
+                size_bytes,
                 saved_bytes / len(inputs),
             )
         )

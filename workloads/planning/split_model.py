@@ -37,7 +37,7 @@ class SplitModel:
 
     Attributes:
         blocks: modules, each of which computes on the output of the one before.
-        names: name of each: its first and last operation.
+        names: name of each: its number, and its first and last operation.
         note: sentence about what could not be divided; None if there is nothing to say.
     """
 
@@ -51,6 +51,13 @@ class SplitModel:
         for block in self.blocks:
             values = block(values)
         return values
+
+    def list_sizes(self) -> tuple[tuple[str, float], ...]:
+        """Return the name of each block, and the bytes of its parameters."""
+        return tuple(
+            (name, float(sum(each.nbytes for each in block.parameters())))
+            for name, block in zip(self.names, self.blocks, strict=True)
+        )
 
 
 def split_model(model: nn.Module, inputs: torch.Tensor, most: int = MOST_BLOCKS) -> SplitModel:

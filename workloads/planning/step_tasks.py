@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 from laggard.core.simulation.task_graph import ResourceTask
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
-from laggard.workloads.planning.planning_problem import PlanningProblem
+from laggard.workloads.planning.planning_problem import (
+    AffineSeconds,
+    BlockEdge,
+    ModelBlock,
+    PlanDevice,
+    PlanningProblem,
+)
 
 
 class StepTaskKind(enum.StrEnum):
@@ -73,6 +79,27 @@ def build_step_tasks(problem: PlanningProblem, plan: ModelPlan) -> StepTasks:
         plan: a plan of them.
     """
     return _StepBuilder(problem, plan).build()
+
+
+def build_chain_tasks(plan: ModelPlan, parameter_bytes: Sequence[float]) -> StepTasks:
+    """Return the tasks of one step of a plan for a chain of blocks, whose times are unknown.
+
+    Their numbers are those of `build_step_tasks`.
+
+    Args:
+        plan: the plan.
+        parameter_bytes: bytes of the parameters of each block.
+    """
+    blocks, devices = len(plan.placements), len(plan.placements[0].samples)
+    unknown = (AffineSeconds(0.0, 0.0),) * blocks
+    problem = PlanningProblem(
+        tuple(ModelBlock(f"{number}", size) for number, size in enumerate(parameter_bytes)),
+        tuple(BlockEdge(each, each + 1, 0.0) for each in range(blocks - 1)),
+        tuple(PlanDevice(f"{number}", unknown, unknown) for number in range(devices)),
+        {},
+        sum(plan.placements[0].samples),
+    )
+    return build_step_tasks(problem, plan)
 
 
 def list_flows(

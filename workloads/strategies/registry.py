@@ -29,6 +29,7 @@ from laggard.workloads.strategies.peer.fast_links import FastLinksParameters
 from laggard.workloads.strategies.peer.gossip import GossipParameters
 from laggard.workloads.strategies.peer.hop import HopParameters
 from laggard.workloads.strategies.peer.partial_reduce import PartialReduceParameters
+from laggard.workloads.strategies.pipeline.parameters import PlannedParameters
 from laggard.workloads.strategies.server.asynchronous import AsynchronousParameters
 from laggard.workloads.strategies.server.backup_workers import BackupWorkersParameters
 from laggard.workloads.strategies.server.bounded_staleness import BoundedStalenessParameters
@@ -52,6 +53,7 @@ STRATEGIES: tuple[type[Parameters], ...] = (
     OverlapLocalSGDParameters,
     AdaptiveParameters,
     FederatedParameters,
+    PlannedParameters,
 )
 STRATEGY_NAMES: tuple[str, ...] = tuple(
     get_args(each.model_fields["name"].annotation)[0] for each in STRATEGIES

@@ -28,6 +28,7 @@ class StepResult:
         skipped: number of steps that this rank left out before this one.
         waited_for: rank that this one waited for before it could continue.
         is_metered: whether the strategy has counted the work of the step itself, in several parts.
+        samples: samples whose loss the rank knows; None for those of its share.
     """
 
     loss: float
@@ -38,3 +39,4 @@ class StepResult:
     skipped: int = 0
     waited_for: int = NOBODY
     is_metered: bool = False
+    samples: int | None = None

@@ -281,8 +281,7 @@ def print_model_plan(
         raise click.UsageError(f"--prove {prove}: {error}") from error
     planned = plan_model(scenario, overrides, PlanModelOptions(evaluations, prove_s))
     if output is not None:
-        found = planned.found
-        write_plan(output, build_plan_file(planned.problem, found.plan, found.step_s))
+        write_plan(output, build_plan_file(planned.problem, planned.found))
     if figure is not None:
         from laggard.predict.planning.model_plan_figure import save_model_plan_figure
 

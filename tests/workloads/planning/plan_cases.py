@@ -14,15 +14,8 @@ from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.models import build_model
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
-from laggard.workloads.planning.planning_problem import (
-    AffineSeconds,
-    BlockEdge,
-    ModelBlock,
-    PlanDevice,
-    PlanningProblem,
-)
 from laggard.workloads.planning.split_model import split_model
-from laggard.workloads.planning.step_tasks import StepTasks, build_step_tasks
+from laggard.workloads.planning.step_tasks import StepTasks, build_chain_tasks
 from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor
 from laggard.workloads.tracing.recorder import Recorder
 
@@ -36,17 +29,8 @@ def generate_samples() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def build_tasks(plan: ModelPlan) -> StepTasks:
-    """Tasks of a chain of blocks, whose times do not matter here."""
-    blocks, devices = len(plan.placements), len(plan.placements[0].samples)
-    none = (AffineSeconds(0.0, 0.0),) * blocks
-    problem = PlanningProblem(
-        tuple(ModelBlock(f"{number}", 1.0) for number in range(blocks)),
-        tuple(BlockEdge(each, each + 1, 0.0) for each in range(blocks - 1)),
-        tuple(PlanDevice(f"{number}", none, none) for number in range(devices)),
-        {},
-        sum(plan.placements[0].samples),
-    )
-    return build_step_tasks(problem, plan)
+    """Tasks of a chain of blocks, all of which have parameters."""
+    return build_chain_tasks(plan, [1.0] * len(plan.placements))
 
 
 def read_plan(case: dict[str, Any]) -> ModelPlan:

@@ -2,85 +2,82 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from laggard.core.errors import InputError, LaggardError
-from laggard.workloads.planning.evaluate_plan import compute_step_s
+from laggard.core.simulation.task_graph import schedule_in_order
+from laggard.workloads.planning.evaluate_plan import evaluate_plan
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
 from laggard.workloads.planning.placements import ModelPlan, list_placements
-from laggard.workloads.planning.plan_file import (
-    build_plan_file,
-    read_plan,
-    restore_plan,
-    write_plan,
-)
+from laggard.workloads.planning.plan_file import PlanFile, build_plan_file, read_plan, write_plan
+from laggard.workloads.planning.step_tasks import build_chain_tasks, build_step_tasks
 from tests.workloads.planning.generated_problems import generate_problem
+
+
+def build_file(seed: int = 1, placement: int = -1) -> PlanFile:
+    problem = generate_problem(seed, blocks=3)
+    plan = ModelPlan((list_placements(problem)[placement],) * 3)
+    return build_plan_file(problem, evaluate_plan(problem, plan))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path, seed: int) -> None:
-    problem = generate_problem(seed, blocks=5)
-    found = search_plan(problem, SearchOptions(evaluations=400))
+    problem = generate_problem(seed, blocks=3)
+    found = evaluate_plan(problem, search_plan(problem, SearchOptions(evaluations=400)).plan)
     path = tmp_path / "plan.yaml"
-    write_plan(path, build_plan_file(problem, found.plan, found.step_s))
-    restored = restore_plan(read_plan(path), problem)
-    assert restored == found.plan
-    assert compute_step_s(problem, restored) == found.step_s
+    write_plan(path, build_plan_file(problem, found))
+    content = read_plan(path)
+    plan = content.to_plan([each.name for each in problem.devices])
+    assert plan == found.plan
+    # The numbers of tasks are the same without times, and their order gives the same step.
+    sizes = [each.parameter_bytes for each in content.blocks]
+    assert build_chain_tasks(plan, sizes).meanings == found.tasks.meanings
+    again = schedule_in_order(build_step_tasks(problem, plan).tasks, content.order)
+    assert again.makespan_s == pytest.approx(found.step_s)
 
 
 def test_a_plan_for_something_else_is_refused() -> None:
-    problem = generate_problem(1, blocks=3)
-    placements = list_placements(problem)
-    content = build_plan_file(problem, ModelPlan((placements[-1],) * 3), 1.0)
-    assert restore_plan(content, problem)
-    faster = dataclasses.replace(problem, links={})
-    assert restore_plan(content, faster), "speeds and links may change"
-    others = [
-        dataclasses.replace(problem, batch=12),
-        dataclasses.replace(
-            problem,
-            blocks=problem.blocks[:2],
-            edges=problem.edges[:1],
-            devices=tuple(
-                dataclasses.replace(each, forward=each.forward[:2], backward=each.backward[:2])
-                for each in problem.devices
-            ),
-        ),
-        dataclasses.replace(
-            problem,
-            devices=tuple(
-                dataclasses.replace(each, name=f"other {each.name}") for each in problem.devices
-            ),
-        ),
-    ]
-    for other in others:
-        with pytest.raises(InputError, match="another model, other devices or another batch"):
-            restore_plan(content, other)
+    content = build_file()
+    sizes = [(each.name, each.parameter_bytes) for each in content.blocks]
+    content.require_model(sizes)
+    assert content.to_plan(["device 2", "device 0", "other", "device 1"])
+    for wrong in (sizes[:2], [*sizes[:2], ("x", sizes[2][1])], [*sizes[:2], (sizes[2][0], 1.0)]):
+        with pytest.raises(InputError, match="not those of this one"):
+            content.require_model(wrong)
+    with pytest.raises(InputError, match="needs device"):
+        content.to_plan(["device 0", "device 9"])
 
 
 @pytest.mark.parametrize(
-    ("devices", "message"),
+    ("changed", "message"),
     [
-        ({"device 0": 24, "device 9": 1}, "1 samples on device 9"),
-        ({"device 0": 23}, "23 samples of 24"),
-        ({"device 0": 24, "device 1": 0}, "0 samples on device 1"),
+        ({"devices": {"device 0": 23}, "average": "none"}, "23 samples of 24"),
+        ({"devices": {"device 0": 24, "device 1": 0}}, "give each at least one"),
+        ({"devices": {"device 0": 12, "device 1": 12}, "average": "none"}, "need an average"),
+        ({"devices": {"device 0": 12, "device 1": 12}, "average": "server"}, "need an average"),
+        ({"devices": {"device 0": 24}, "average": "all_reduce"}, "need an average"),
+        (
+            {
+                "devices": {"device 0": 12, "device 1": 12},
+                "average": "server",
+                "server": "device 2",
+            },
+            "device 2 has no samples",
+        ),
     ],
 )
-def test_impossible_placements_are_refused(devices: dict[str, int], message: str) -> None:
-    problem = generate_problem(1, blocks=3)
-    content = build_plan_file(problem, ModelPlan((list_placements(problem)[0],) * 3), 1.0)
-    block = content.blocks[0].model_copy(update={"devices": devices})
-    wrong = content.model_copy(update={"blocks": (block, *content.blocks[1:])})
+def test_impossible_placements_are_refused(changed: dict[str, object], message: str) -> None:
+    values = build_file().model_dump()
+    values["blocks"] = [{**values["blocks"][0], "server": None, **changed}, *values["blocks"][1:]]
     with pytest.raises(InputError, match=message):
-        restore_plan(wrong, problem)
+        PlanFile.model_validate(values).to_plan(["device 0", "device 1", "device 2"])
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "blocks: 1", "problem: x\nbatch: 0\nmicro_batches: 1\nstep_s: 1\nblocks: []", ": {"],
+    ["", "[]", "blocks: 1", "batch: 0\nmicro_batches: 1\nstep_s: 1\nblocks: []", ": {"],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.yaml"

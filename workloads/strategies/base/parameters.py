@@ -53,6 +53,7 @@ class Parameters(Section):
         resumable: whether all ranks have the model and the optimizer that one of them writes into a
             checkpoint, so that a training can go on from there.
         begins_with_server: whether a worker takes its first step only when the server asks it to.
+        divides_model: whether ranks have different parts of the model.
         warm_up_steps: number of a rank's first steps that are slower than its later ones.
         summary: description of the strategy in one sentence, for the documentation.
         reference: paper that introduced the strategy.
@@ -65,6 +66,7 @@ class Parameters(Section):
     supports_churn: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
     begins_with_server: ClassVar[bool] = False
+    divides_model: ClassVar[bool] = False
     warm_up_steps: ClassVar[int] = WARM_UP_STEPS
     summary: ClassVar[str]
     reference: ClassVar[str]

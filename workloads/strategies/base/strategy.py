@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.datasets.partition import Indices, Share
+from laggard.workloads.datasets.partition import Indices, Partition, Share
 from laggard.workloads.specification.training import Objective
 from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.tracing.recorder import Recorder
@@ -54,6 +54,8 @@ class TrainingContext:
         first_step: step with which the training begins; not 0 if it goes on from a checkpoint.
         task_ends: last step of each task of the stream; none without a stream.
         is_free_rider: whether the rank is a client that answers without having trained.
+        hosts: name of the host of every rank.
+        example: two samples of the training set, [2, ...]; None if they are not needed.
     """
 
     rank: int
@@ -74,6 +76,8 @@ class TrainingContext:
     first_step: int = 0
     task_ends: tuple[int, ...] = ()
     is_free_rider: bool = False
+    hosts: tuple[str, ...] = ()
+    example: torch.Tensor | None = None
 
     @property
     def world_size(self) -> int:
@@ -117,6 +121,20 @@ class Strategy(Protocol):
         the same model. Training ends only there. In other steps the mean of the ranks' models is
         evaluated.
         """
+
+
+@runtime_checkable
+class DividesModel(Protocol):
+    """Strategy whose ranks have different parts of the model, and so steps of their own."""
+
+    def pick_share(self, step: int, partition: Partition) -> Share:
+        """Return the samples of a step that this rank needs."""
+
+    def collect_model(self) -> None:
+        """Give rank 0 the whole model; all ranks call this before an evaluation."""
+
+    def measure_step_ns(self) -> float:
+        """Return the CPU time of this rank's passes in a step, at full speed; nothing changes."""
 
 
 class AsyncStrategy(Protocol):

@@ -7,6 +7,10 @@ next pass needs.
 
 from __future__ import annotations
 
+import copy
+import math
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +27,7 @@ from laggard.workloads.planning.rank_program import Instruction, SampleFlow, bui
 from laggard.workloads.planning.step_tasks import StepTaskKind, StepTasks
 from laggard.workloads.tracing.recorder import Recorder
 
+_REPEATS, _WARM_UP = 4, 2
 _PARAMETER_KINDS = (StepTaskKind.PUSH, StepTaskKind.PULL)
 Place = tuple[int, int]
 """A block and a micro-batch."""
@@ -77,7 +82,7 @@ class PlanExecutor:
         self._states = [FlatState(each) for each in blocks]
         self._rows = _measure_rows(blocks, example)
         self._groups = self._open_groups()
-        self._step = _StepState()
+        self._step, self._example = _StepState(), example
 
     def _is_received(self, instruction: Instruction) -> bool:
         """Return whether an instruction is a message to this rank."""
@@ -109,6 +114,21 @@ class PlanExecutor:
         first = self._batch * micro_batch // micro_batches + sum(counts[: self._rank])
         return range(first, first + counts[self._rank])
 
+    def measure_step_ns(self) -> float:
+        """Return the CPU time of this rank's passes in a step, in ns; no parameter changes."""
+        total_ns = 0.0
+        for number, block in enumerate(self._blocks):
+            twin = copy.deepcopy(block)
+            like = self._example if number == 0 else self._rows[number - 1]
+            sizes = Counter(
+                len(self._list_micro_rows(number, each)) for each in range(self._plan.micro_batches)
+            )
+            del sizes[0]
+            for samples, times in sizes.items():
+                inputs = torch.zeros((samples, *like.shape[1:]), dtype=like.dtype)
+                total_ns += times * _time_pass(twin, inputs, number > 0)
+        return total_ns
+
     def step(self, batch: Batch, rows: Mapping[int, int]) -> float:
         """Take a step.
 
@@ -131,7 +151,7 @@ class PlanExecutor:
         """Post the receive of a message."""
         task = message.task
         if task.kind in _PARAMETER_KINDS:
-            like = next(self._blocks[task.block].parameters())
+            like: torch.Tensor = next(self._blocks[task.block].parameters())
             shape: tuple[int, ...] = (self._states[task.block].parameters,)
         else:
             like = self._rows[task.block]
@@ -212,7 +232,7 @@ class PlanExecutor:
             own = None if following is None else following.grad
             gradient = self._gather(instruction.sources, own)
         self._recorder.enter(Phase.BACKWARD, work=instruction.samples)
-        outputs.backward(gradient)
+        outputs.backward(gradient)  # type: ignore[no-untyped-call]
         self._keep_gradients(task.block)
         self._recorder.enter(Phase.OTHER)
 
@@ -299,3 +319,16 @@ def _measure_rows(blocks: Sequence[nn.Module], example: torch.Tensor) -> list[to
             block.train(was_training)
             found.append(values.to("meta"))
     return found
+
+
+def _time_pass(block: nn.Module, inputs: torch.Tensor, needs_gradient: bool) -> float:
+    """Return the shortest CPU time of a forward and a backward pass, in ns."""
+    shortest_ns = math.inf
+    for _ in range(_WARM_UP + _REPEATS):
+        entered = inputs.clone().requires_grad_(needs_gradient)
+        began_ns = time.thread_time_ns()
+        outputs = block(entered)
+        if outputs.requires_grad:
+            outputs.backward(torch.ones_like(outputs))
+        shortest_ns = min(shortest_ns, time.thread_time_ns() - began_ns)
+    return shortest_ns
