@@ -82,6 +82,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "strategies/federated",
         "strategies/peer",
         "strategies/background",
+        "strategies/pipeline",
         "strategies",
         "scheduling",
         ".",

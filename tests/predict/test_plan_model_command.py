@@ -14,7 +14,8 @@ from laggard.predict.planning.model_plan import build_problem
 from laggard.scenario.load import load_scenario
 from laggard.workloads.planning.evaluate_plan import compute_step_s
 from laggard.workloads.planning.local_search import search_plan
-from laggard.workloads.planning.placements import ModelPlan, place_on
+from laggard.workloads.planning.placement_choices import place_on
+from laggard.workloads.planning.placements import ModelPlan
 from laggard.workloads.planning.plan_file import read_plan
 from laggard.workloads.planning.planning_problem import AffineSeconds, BlockEdge, ModelBlock
 from laggard.workloads.planning.profile_model import ModelProfile

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.core.errors import InputError, LaggardError
-from laggard.scenario.client_map import parse_owners
 from laggard.scenario.load import load_scenario
+from laggard.scenario.named_files.client_map import parse_owners
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.streams.plan_partition import plan_partition

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from laggard.core.hosts import Host
 from laggard.core.revocation.lifetimes import Life, Lifetimes
-from laggard.scenario.drawn_churn import draw_entries
 from laggard.scenario.load import Scenario, load_scenario
+from laggard.scenario.named_files.drawn_churn import draw_entries
 from laggard.workloads.specification.churn import ChurnEntry, DrawnChurn, faults, turns
 from tests.scenario.scenario_folders import problems_of, template, write
 from tests.workloads.conftest import make_hosts

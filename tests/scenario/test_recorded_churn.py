@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from laggard.core.errors import InputError, LaggardError
 from laggard.scenario.load import load_scenario
-from laggard.scenario.recorded_churn import Interval, list_entries, parse_availability
+from laggard.scenario.named_files.recorded_churn import Interval, list_entries, parse_availability
 from laggard.workloads.specification.churn import absent_at_start, turns
 from tests.virtual.federated_scenario import SHARES, write_federated
 from tests.workloads.conftest import make_hosts

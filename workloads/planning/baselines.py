@@ -6,13 +6,8 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from laggard.workloads.planning.placements import (
-    BlockPlacement,
-    ModelPlan,
-    ReplicaAverage,
-    list_replicas,
-    place_on,
-)
+from laggard.workloads.planning.placement_choices import list_replicas, place_on
+from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
 from laggard.workloads.planning.planning_problem import PlanningProblem
 
 _MOST_ORDERS = 24

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from laggard.core.errors import InputError
 from laggard.workloads.planning.baselines import list_baselines, list_pipelines
 from laggard.workloads.planning.evaluate_plan import compute_step_s
-from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, list_placements
+from laggard.workloads.planning.placement_choices import list_placements
+from laggard.workloads.planning.placements import BlockPlacement, ModelPlan
 from laggard.workloads.planning.plan_memory import require_memory
 from laggard.workloads.planning.planning_problem import PlanningProblem
 

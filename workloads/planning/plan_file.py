@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -12,10 +13,12 @@ from laggard.core.errors import InputError
 from laggard.core.files.input_files import read_bounded
 from laggard.core.files.output_files import write_text
 from laggard.core.yaml_source import parse_yaml
-from laggard.workloads.planning.evaluate_plan import EvaluatedPlan
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
-from laggard.workloads.planning.planning_problem import PlanningProblem
 from laggard.workloads.specification.section import Section
+
+if TYPE_CHECKING:
+    from laggard.workloads.planning.evaluate_plan import EvaluatedPlan
+    from laggard.workloads.planning.planning_problem import PlanningProblem
 
 MAX_BYTES = 1 << 20
 
@@ -93,19 +96,20 @@ class PlanFile(Section):
             samples[places[name]] = count
         if min(block.devices.values()) < 1 or sum(samples) != self.batch:
             raise InputError(
-                f"{block.name}: {sum(samples)} samples of {self.batch} on its devices — give each at"
-                " least one, and all of them together"
+                f"{block.name}: {sum(samples)} samples of {self.batch} on its devices — give each"
+                " at least one, and all of them together"
             )
         if (block.server is not None) != (block.average is ReplicaAverage.SERVER) or (
             (len(block.devices) > 1) == (block.average is ReplicaAverage.NONE)
         ):
             raise InputError(
-                f"{block.name}: {len(block.devices)} devices with the average {block.average} and the"
-                f" server {block.server} — replicas need an average, and `server` a server"
+                f"{block.name}: {len(block.devices)} devices with the average {block.average} and"
+                f" the server {block.server} — replicas need an average, and `server` a server"
             )
         if block.server is not None and block.server not in block.devices:
             raise InputError(
-                f"{block.name}: the server {block.server} has no samples — choose one of its devices"
+                f"{block.name}: the server {block.server} has no samples — choose one of its"
+                " devices"
             )
         server = None if block.server is None else places[block.server]
         return BlockPlacement(tuple(samples), block.average, server)

@@ -127,7 +127,7 @@ class _ProgramBuilder:
         return Instruction(number, task, after=after)
 
     def _list_sources(self, task: StepTask) -> Iterator[SampleFlow]:
-        """Yield the flows into a pass: outputs of the block before, or gradients of the next one."""
+        """Yield the flows into a pass, of outputs or of gradients."""
         if task.kind is StepTaskKind.FORWARD and task.block > 0:
             yield from self._list_flows(StepTaskKind.ACTIVATION, task.block - 1, task)
         last = len(self._plan.placements) - 1

@@ -35,18 +35,19 @@ from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.network_emulation.validate import check_heterogeneity as validate_heterogeneity
 from laggard.network_emulation.validate import validate_rules
-from laggard.scenario.client_map import resolve_births
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
-from laggard.scenario.csv_files import parse_cells, parse_points, read_csv_files
-from laggard.scenario.drawn_churn import resolve_churn
 from laggard.scenario.files import (
     ScenarioFile,
     find_file_warnings,
     read_bounded,
     read_files,
 )
+from laggard.scenario.named_files.client_map import resolve_births
+from laggard.scenario.named_files.csv_files import parse_cells, parse_points, read_csv_files
+from laggard.scenario.named_files.drawn_churn import resolve_churn
+from laggard.scenario.named_files.planned_blocks import resolve_plan
+from laggard.scenario.named_files.recorded_churn import resolve_availability
 from laggard.scenario.overrides import parse_override
-from laggard.scenario.recorded_churn import resolve_availability
 from laggard.scenario.ring_topology import resolve_order
 from laggard.workloads.plan import place
 from laggard.workloads.specification.flower_app import FlowerApp, names_flower_app
@@ -351,7 +352,7 @@ def _resolve_files(
     workload, source = models.workload, sources.workload
     if workload is None or any(validate_placement(workload, hosts, source)):
         return models
-    for resolve in (resolve_churn, resolve_availability, resolve_births):
+    for resolve in (resolve_churn, resolve_availability, resolve_births, resolve_plan):
         resolved = problems.try_call(partial(resolve, workload, hosts, csv_files, source))
         workload = resolved or workload
     return replace(models, workload=workload)

@@ -9,12 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from laggard.core.cost_model.links import NetworkHop
 from laggard.core.simulation.task_graph import ResourceTask, compute_upward_ranks
-from laggard.workloads.planning.placements import (
-    BlockPlacement,
-    ModelPlan,
-    list_replicas,
-    place_on,
-)
+from laggard.workloads.planning.placement_choices import list_replicas, place_on
+from laggard.workloads.planning.placements import BlockPlacement, ModelPlan
 from laggard.workloads.planning.planning_problem import (
     AffineSeconds,
     BlockEdge,

@@ -10,7 +10,8 @@ from laggard.core.errors import InputError, LaggardError
 from laggard.core.simulation.task_graph import schedule_in_order
 from laggard.workloads.planning.evaluate_plan import evaluate_plan
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
-from laggard.workloads.planning.placements import ModelPlan, list_placements
+from laggard.workloads.planning.placement_choices import list_placements
+from laggard.workloads.planning.placements import ModelPlan
 from laggard.workloads.planning.plan_file import PlanFile, build_plan_file, read_plan, write_plan
 from laggard.workloads.planning.step_tasks import build_chain_tasks, build_step_tasks
 from tests.workloads.planning.generated_problems import generate_problem

@@ -14,13 +14,12 @@ from laggard.core.errors import InputError
 from laggard.core.simulation.network import FRAMING_OVERHEAD
 from laggard.core.simulation.task_graph import ResourceTask, compute_upward_ranks, schedule_tasks
 from laggard.workloads.planning.evaluate_plan import compute_step_s, evaluate_plan
+from laggard.workloads.planning.placement_choices import list_placements, place_on
 from laggard.workloads.planning.placements import (
     BlockPlacement,
     ModelPlan,
     ReplicaAverage,
     divide_samples,
-    list_placements,
-    place_on,
 )
 from laggard.workloads.planning.plan_memory import compute_memory, fits_memory, require_memory
 from laggard.workloads.planning.planning_problem import (

@@ -43,7 +43,8 @@ class PlannedParameters(Parameters):
     divides_model: ClassVar[bool] = True
     name: Literal["planned"]
     plan: Annotated[PlanFile | str, BeforeValidator(_inside_the_scenario)] = Field(
-        description="file of `laggard plan-model` inside the scenario folder, or its content"
+        default="plan.yaml",
+        description="file of `laggard plan-model` inside the scenario folder, or its content",
     )
 
     @property
@@ -61,4 +62,5 @@ class PlannedParameters(Parameters):
         """Create one rank's side (see `Parameters`)."""
         from laggard.workloads.strategies.pipeline.planned import Planned
 
-        return Planned(self, context)
+        assert isinstance(self.plan, PlanFile)
+        return Planned(self.plan, context)

@@ -20,7 +20,6 @@ from laggard.workloads.planning.plan_file import PlanFile
 from laggard.workloads.planning.split_model import split_model
 from laggard.workloads.planning.step_tasks import build_chain_tasks
 from laggard.workloads.strategies.base.strategy import TrainingContext
-from laggard.workloads.strategies.pipeline.parameters import PlannedParameters
 from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor
 from laggard.workloads.tracing.step_result import StepResult
 
@@ -29,21 +28,20 @@ class Planned(SynchronizesEveryStep):
     """One rank's side of a planned training.
 
     Args:
-        parameters: parameters with the content of the plan.
+        plan: the plan.
         context: training context of the rank.
 
     Raises:
         InputError: the plan is for another model or other hosts.
     """
 
-    def __init__(self, parameters: PlannedParameters, context: TrainingContext) -> None:
-        assert isinstance(parameters.plan, PlanFile)
+    def __init__(self, plan: PlanFile, context: TrainingContext) -> None:
         assert context.example is not None
         self.model, self.optimizer = context.model, context.optimizer
         self._context = context
         divided = split_model(context.model, context.example)
-        parameters.plan.require_model(divided.list_sizes())
-        self._plan = parameters.plan.to_plan(context.hosts)
+        plan.require_model(divided.list_sizes())
+        self._plan = plan.to_plan(context.hosts)
         tasks = build_chain_tasks(self._plan, [size for _, size in divided.list_sizes()])
         self._blocks = divided.blocks
         self._executor = PlanExecutor(
@@ -51,7 +49,7 @@ class Planned(SynchronizesEveryStep):
             context.optimizer,
             self._plan,
             tasks,
-            parameters.plan.order,
+            plan.order,
             context.rank,
             context.recorder,
             context.example,

@@ -22,7 +22,7 @@ from laggard.workloads.planning.evaluate_plan import (
 )
 from laggard.workloads.planning.exact_search import ExactPlan, find_exact_plan
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
-from laggard.workloads.planning.placements import list_placements
+from laggard.workloads.planning.placement_choices import list_placements
 from laggard.workloads.planning.planning_problem import PlanDevice, PlanningProblem
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from laggard.core.yaml_source import KeyPath, YamlSource
 from laggard.network_emulation.dynamics.traces import TracePoint, parse_trace
 from laggard.network_emulation.links.link_matrix import MatrixCell, parse_matrix
 from laggard.network_emulation.model import Heterogeneity, TraceEvent
-from laggard.scenario.client_map import list_client_maps
 from laggard.scenario.cross_checks import ScenarioSources
 from laggard.scenario.files import read_bounded
+from laggard.scenario.named_files.client_map import list_client_maps
+from laggard.scenario.named_files.planned_blocks import list_plans
 from laggard.workloads.specification.churn import DrawnChurn, RecordedChurn
 from laggard.workloads.workload import Workload
 
@@ -86,7 +87,14 @@ def _list_csv_files(
         yield workload.churn.lifetimes, ("churn", "lifetimes"), sources.workload
     if workload is not None and isinstance(workload.churn, RecordedChurn):
         yield workload.churn.availability, ("churn", "availability"), sources.workload
-    for name, key in () if workload is None else list_client_maps(workload):
+    for name, key in (
+        ()
+        if workload is None
+        else (
+            *list_client_maps(workload),
+            *list_plans(workload),
+        )
+    ):
         yield name, key, sources.workload
 
 
