@@ -65,7 +65,7 @@ from laggard.workloads.tracing.full_speed import (
     read_timed,
     write_timed,
 )
-from laggard.workloads.tracing.heartbeat import read_heartbeats
+from laggard.workloads.tracing.heartbeat import count_begun_steps
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.traffic import write_traffic
 from laggard.workloads.training_loop import Ending, Loop
@@ -329,7 +329,7 @@ def _train_among_peers(
                 supports_loss=own,
                 absent=plan.absent,
                 session=plan.session,
-                first_step=_steps_begun(plan, output_dir),
+                first_step=count_begun_steps(output_dir.heartbeat, plan.world_size, plan.rank),
             )
         ) as peers,
     ):
@@ -340,15 +340,6 @@ def _train_among_peers(
         else:
             _train_in_lockstep(resources, output_dir, peers)
         peers.wait_before_exit(partial(write_traffic, output_dir, plan.rank, endpoint))
-
-
-def _steps_begun(plan: WorkerPlan, output_dir: WorkerOutputDir) -> int:
-    """Return the number of steps that earlier processes of this rank have begun.
-
-    The rank does not train on their samples again, since it may have trained on them already.
-    """
-    last = read_heartbeats(output_dir.heartbeat, plan.world_size)[plan.rank]
-    return last.step + 1 if last.time_ns else 0
 
 
 def _train_under_coordinator(

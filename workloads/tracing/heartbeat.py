@@ -97,3 +97,12 @@ def suspects(beats: Sequence[Beat], now_ns: int, patience_s: float) -> tuple[int
         return busy
     behind = min(beat.step for beat in begun)
     return tuple(beat.rank for beat in begun if beat.step == behind)
+
+
+def count_begun_steps(path: Path, world_size: int, rank: int) -> int:
+    """Return the number of steps that earlier processes of a rank have begun.
+
+    The rank does not train on their samples again, since it may have trained on them already.
+    """
+    last = read_heartbeats(path, world_size)[rank]
+    return last.step + 1 if last.time_ns else 0

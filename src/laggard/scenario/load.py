@@ -36,6 +36,7 @@ from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.network_emulation.validate import check_heterogeneity as validate_heterogeneity
 from laggard.network_emulation.validate import validate_rules
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
+from laggard.scenario.csv_files import parse_cells, parse_points, read_csv_files
 from laggard.scenario.files import (
     ScenarioFile,
     find_file_warnings,
@@ -43,7 +44,6 @@ from laggard.scenario.files import (
     read_files,
 )
 from laggard.scenario.named_files.client_map import resolve_births
-from laggard.scenario.named_files.csv_files import parse_cells, parse_points, read_csv_files
 from laggard.scenario.named_files.drawn_churn import resolve_churn
 from laggard.scenario.named_files.planned_blocks import resolve_plan
 from laggard.scenario.named_files.recorded_churn import resolve_availability
