@@ -161,15 +161,18 @@ class PlanningProblem:
     ) -> tuple[float, tuple[tuple[int, int], ...]]:
         """Return the seconds of a ring all-reduce of a block, and the links of the ring.
 
-        Every part takes the longer of two times on the slowest link: all of it on the wire, or half
-        of it and a round trip (see `core/cost_model/ring_all_reduce.py`).
+        Every part takes the longest of three times: all of it on the wire of the slowest link, half
+        of it and a round trip, or the slowest device's handling of it (see
+        `core/cost_model/ring_all_reduce.py`).
         """
         ring = tuple(zip(devices, [*devices[1:], devices[0]], strict=True))
         part_bytes = self.blocks[block].parameter_bytes / len(devices)
-        part_s = max(
-            max(wire_s := self.transfer_s(*ends, part_bytes), wire_s / 2 + 2 * self.delay_s(*ends))
-            for ends in ring
-        )
+        least_share = min(self.devices[each].share for each in devices)
+        times_s = [self.handling.ring_part_s / least_share]
+        for ends in ring:
+            wire_s = self.transfer_s(*ends, part_bytes)
+            times_s += [wire_s, wire_s / 2 + 2 * self.delay_s(*ends)]
+        part_s = max(times_s)
         return 2 * (len(devices) - 1) * part_s, ring
 
     def update_s(self, device: int, block: int) -> float:

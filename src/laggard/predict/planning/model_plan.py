@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.core.cost_model.links import NetworkHop
+from laggard.core.cost_model.message_handling import DEFAULT_HANDLING, MessageHandling
 from laggard.core.errors import InputError
 from laggard.core.hosts import Host
+from laggard.predict.machine_speed import measure_handling
 from laggard.predict.planned_training import PlannedHops, divide_shares
 from laggard.predict.recommendation.memory_need import BASE_BYTES
 from laggard.scenario.load import Scenario, load_scenario
@@ -89,8 +91,8 @@ def plan_model(
             f"{folder}: {scenario.untrained_reason} — give a scenario whose workload.yaml has a"
             " model and a dataset, or use laggard plan"
         )
-    profile, note = _profile(scenario)
-    problem = build_problem(scenario, profile)
+    profile, handling, note = _profile(scenario)
+    problem = build_problem(scenario, profile, handling)
     found = search_plan(problem, SearchOptions(options.evaluations, seed=options.seed))
     exact = None
     if options.prove_s:
@@ -108,7 +110,9 @@ def plan_model(
     )
 
 
-def build_problem(scenario: Scenario, profile: ModelProfile) -> PlanningProblem:
+def build_problem(
+    scenario: Scenario, profile: ModelProfile, handling: MessageHandling = DEFAULT_HANDLING
+) -> PlanningProblem:
     """Return what is planned: a profile's blocks on the hosts of a scenario with workers."""
     hosts: tuple[Host, ...] = tuple(dict.fromkeys(scenario.ranks))
     shares, hops = divide_shares(scenario), PlannedHops(scenario.links)
@@ -131,6 +135,7 @@ def build_problem(scenario: Scenario, profile: ModelProfile) -> PlanningProblem:
         },
         scenario.workload.batch_size,
         optimizer_copies=_count_copies(scenario),
+        handling=handling,
     )
 
 
@@ -153,8 +158,12 @@ def _count_copies(scenario: Scenario) -> int:
     return 2
 
 
-def _profile(scenario: Scenario) -> tuple[ModelProfile, str | None]:
-    """Divide the scenario's model into blocks, and measure them on a core of this machine."""
+def _profile(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | None]:
+    """Divide the scenario's model into blocks, and measure them on a core of this machine.
+
+    Returns:
+        The blocks, the processor time of messages and updates, and a note about the division.
+    """
     import tempfile
 
     import numpy as np
@@ -181,4 +190,5 @@ def _profile(scenario: Scenario) -> tuple[ModelProfile, str | None]:
         indices = np.arange(count, dtype=np.int64) % len(data.train)
         inputs = data.train.prepare(data.train.fetch(indices)).inputs
         divided = split_model(model, inputs)
-        return profile_model(divided, inputs), divided.note
+        profile = profile_model(divided, inputs)
+        return profile, measure_handling(workload, model), divided.note
