@@ -27,7 +27,7 @@ from laggard.core.corrections.model_problems import validate_model
 from laggard.core.errors import InputError
 from laggard.core.yaml_source import parse_yaml
 from laggard.network_emulation.model import Heterogeneity, RandomHostEvent, RandomLinkEvent
-from laggard.workloads.strategies.registry import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import list_whole_model_strategies
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,9 @@ def load_columns(path: Path) -> tuple[Column, ...]:
 
 
 def load_contenders(path: Path) -> tuple[Contender, ...]:
-    """Read `contenders.yaml`; all strategies that it does not name follow with their defaults.
+    """Read `contenders.yaml`; strategies that it does not name follow with their defaults.
+
+    Those that divide the model would need a plan for each column, and do not take part.
 
     Raises:
         InputError: the file cannot be read or is invalid.
@@ -170,7 +172,10 @@ def load_contenders(path: Path) -> tuple[Contender, ...]:
     listed = _load_file(path, Contenders).contenders
     named = [contender.name for contender in listed]
     _require_unique(named, path)
-    return (*listed, *(Contender(name=name) for name in STRATEGY_NAMES if name not in named))
+    return (
+        *listed,
+        *(Contender(name=name) for name in list_whole_model_strategies() if name not in named),
+    )
 
 
 def list_trials(

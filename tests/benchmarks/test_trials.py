@@ -35,7 +35,7 @@ from strategy_comparison.trials import (
 from laggard.campaign.run_subprocess import SubprocessRun
 from laggard.core.errors import InputError
 from laggard.scenario.load import load_scenario
-from laggard.workloads.strategies.registry import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import list_whole_model_strategies
 from tests.scenario.scenario_folders import REPOSITORY
 
 HERE = REPOSITORY / "experiments/strategies"
@@ -253,7 +253,7 @@ def test_every_strategy_takes_part(tmp_path: Path) -> None:
     )
     names = [contender.name for contender in load_contenders(path)]
     assert names[:2] == ["often", "diloco"]
-    assert sorted(names) == sorted([*STRATEGY_NAMES, "often"])
+    assert sorted(names) == sorted([*list_whole_model_strategies(), "often"])
 
 
 def test_missing_file(tmp_path: Path) -> None:

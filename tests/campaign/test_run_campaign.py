@@ -25,7 +25,7 @@ from laggard.campaign.stop_rules import find_stop_reason
 from laggard.core.campaign_columns import FIXED_COLUMNS
 from laggard.core.errors import InputError, OutputError
 from laggard.scenario.load import load_scenario
-from laggard.workloads.strategies.registry import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import list_whole_model_strategies
 from tests.campaign.campaign_folders import DONE, CampaignFolder, campaign
 from tests.command_line import Laggard, needs_tun
 from tests.scenario.scenario_folders import REPOSITORY
@@ -121,7 +121,7 @@ def test_accuracy_can_be_compared() -> None:
         assert set(scenario.shares.values()) == {0.2}
         assert len(scenario.ranks) == 4
         names.add(scenario.workload.strategy.name)
-    assert names == set(STRATEGY_NAMES)
+    assert names == set(list_whole_model_strategies())
 
 
 class Killed(BaseException):

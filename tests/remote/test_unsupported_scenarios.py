@@ -13,7 +13,7 @@ from laggard.core.errors import ScenarioError
 from laggard.remote.provision import plan_machines, require_supported
 from laggard.remote.testbeds.registry import REMOTE_TESTBEDS
 from laggard.scenario.load import load_scenario
-from laggard.workloads.strategies.registry import STRATEGY_NAMES
+from laggard.workloads.strategies.registry import list_whole_model_strategies
 from tests.scenario.scenario_folders import template, write
 
 HETEROGENEITY = """\
@@ -67,7 +67,7 @@ dynamic:
 
 
 @pytest.mark.parametrize("testbed", sorted(REMOTE_TESTBEDS))
-@pytest.mark.parametrize("strategy", STRATEGY_NAMES)
+@pytest.mark.parametrize("strategy", list_whole_model_strategies())
 def test_no_strategy_is_refused(strategy: str, testbed: str, tmp_path: Path) -> None:
     require_supported(
         load_scenario(write(tmp_path / "any", template()), [f"workload.strategy={strategy}"]),

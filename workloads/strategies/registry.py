@@ -75,6 +75,18 @@ def list_churn_strategies() -> tuple[str, ...]:
     )
 
 
+def list_whole_model_strategies() -> tuple[str, ...]:
+    """List the names of the strategies whose workers each have the whole model.
+
+    Others need a plan for each model and continuum.
+    """
+    return tuple(
+        name
+        for name, each in zip(STRATEGY_NAMES, STRATEGIES, strict=True)
+        if not each.divides_model
+    )
+
+
 def list_balancing_strategies() -> tuple[str, ...]:
     """List the names of the strategies that can balance batches by the workers' speeds."""
     return tuple(

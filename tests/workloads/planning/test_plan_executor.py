@@ -84,7 +84,7 @@ def test_a_plan_trains_as_one_process_does(
         "train_by_plan",
         tmp_path,
         3,
-        module="tests.workloads.planning.plan_cases",
+        module="planning.plan_cases",
         model=model,
         placements=placements,
         micro_batches=micro_batches,

@@ -14,6 +14,7 @@ from laggard.core.errors import InputError
 from laggard.core.hosts import Host
 from laggard.predict.machine_speed import measure_handling
 from laggard.predict.planned_training import PlannedHops, divide_shares
+from laggard.predict.planning.exact_search import ExactPlan, find_exact_plan
 from laggard.predict.recommendation.memory_need import BASE_BYTES
 from laggard.scenario.load import Scenario, load_scenario
 from laggard.workloads.planning.baselines import list_baselines
@@ -22,7 +23,6 @@ from laggard.workloads.planning.evaluate_plan import (
     compute_step_s,
     evaluate_plan,
 )
-from laggard.workloads.planning.exact_search import ExactPlan, find_exact_plan
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
 from laggard.workloads.planning.placement_choices import list_placements
 from laggard.workloads.planning.planning_problem import PlanDevice, PlanningProblem

@@ -9,9 +9,9 @@ import pytest
 
 from laggard.core.cost_model.links import NetworkHop
 from laggard.core.errors import InputError
+from laggard.predict.planning.exact_search import find_exact_plan
 from laggard.workloads.planning.baselines import list_baselines, list_pipelines
 from laggard.workloads.planning.evaluate_plan import compute_step_s
-from laggard.workloads.planning.exact_search import find_exact_plan
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
 from laggard.workloads.planning.placements import ModelPlan, ReplicaAverage
 from laggard.workloads.planning.plan_memory import fits_memory
