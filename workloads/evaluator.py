@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from laggard.workloads.coordination.stopping import accuracy_reached
 from laggard.workloads.datasets import open_data, prepare_data
 from laggard.workloads.datasets.dataset import Batch, Data, Indices, LabeledSplit, Split
 from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.models.initial_model import write_model
 from laggard.workloads.models.model_state import load_state, save_weights
 from laggard.workloads.output.worker_output import WorkerOutputDir, append_line, read_lines
 from laggard.workloads.plan import EvaluatorPlan
@@ -73,6 +75,8 @@ def main(argument: str) -> None:
     workload = plan.workload
     model = build_workload_model(workload, data)
     strategy = workload.strategy
+    if strategy.divides_model:
+        write_model(WorkerOutputDir(plan.output_path).initial_model, model)
     if strategy.uses_server or strategy.sync_mode == "asynchronous":
         # Training continues during evaluations here and must have priority.
         os.nice(19)
@@ -119,6 +123,16 @@ class Judge:
         """Evaluate a model given as a file, and remove the file."""
         self.model.load_state_dict(load_state(snapshot))
         snapshot.unlink()
+        return self._judge()
+
+    def judge_blocks(self, output_dir: WorkerOutputDir, number: int) -> float:
+        """Evaluate a model given as a file of each block, and remove the files."""
+        for block in count():
+            part = output_dir.part(number, block)
+            if not part.exists():
+                break
+            self.model.load_state_dict(load_state(part), strict=False)
+            part.unlink()
         return self._judge()
 
     def judge_tier(self, tier: str, whole: torch.Tensor) -> None:
@@ -179,6 +193,8 @@ def _serve_evaluations(plan: EvaluatorPlan, judge: Judge) -> None:
         step, is_last = start_barrier.requested_evaluation
         if output_dir.snapshot(number).exists():
             accuracies.append(judge.judge_snapshot(output_dir.snapshot(number)))
+        elif plan.workload.strategy.divides_model:
+            accuracies.append(judge.judge_blocks(output_dir, number))
         else:
             # The ranks had different models, each of which wrote its part. Their mean is
             # evaluated, and under a stream the mean of each tier.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from laggard.core.emulated_drive import Drive
 from laggard.core.span_schema import Phase
@@ -20,7 +22,12 @@ from laggard.workloads.coordination.stopping import is_last_by_steps, is_last_by
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import save_checkpoint, save_state
-from laggard.workloads.output.worker_output import WorkerOutputDir, append_line
+from laggard.workloads.output.worker_output import (
+    WorkerOutputDir,
+    append_line,
+    read_lines,
+    write_whole,
+)
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.strategies.base.strategy import DividesModel, Strategy
 from laggard.workloads.tracing.batch_loader import BatchLoader
@@ -201,18 +208,43 @@ class Loop:
         # clock.
         arrival_ns = self.recorder.enter(Phase.EVALUATE, group=number)
         if isinstance(self.strategy, DividesModel):
-            self.strategy.collect_model()
-        if self.strategy.next_synchronization(step) != step:
+            self.strategy.write_model(partial(self.output_dir.part, number))
+        elif self.strategy.next_synchronization(step) != step:
             state = FlatState(self.strategy.model).read()
             write_part(self.output_dir, number, self.plan.rank, state, self.strategy.weight)
         elif self.plan.rank == 0:
             save_state(self.strategy.model.state_dict(), self.output_dir.snapshot(number))
         if self.plan.rank == 0:
-            if final and (self.plan.relayed or self._lacks_checkpoint(step)):
+            if final and (self._is_fetched or self._lacks_checkpoint(step)):
                 self._write_checkpoint(step)
             self.start_barrier.request_evaluation(step, final=final)
         self.start_barrier.arrive(self.plan.rank, barrier, arrival_ns)
         return self.start_barrier.wait(barrier)
+
+    @property
+    def _is_fetched(self) -> bool:
+        """Return whether a last checkpoint is fetched from another machine."""
+        return self.plan.relayed and not isinstance(self.strategy, DividesModel)
+
+    def write_done(self, zero_ns: int, ending: Ending) -> None:
+        """Write `done.json`; all evaluations, the last one too, are outside the training's clock."""
+        evaluations, paused_ns = (
+            read_lines(self.output_dir.evaluations),
+            self.start_barrier.paused_ns,
+        )
+        training_ns = ending.open_ns - zero_ns - paused_ns
+        done = {
+            "stopped_by": ending.stopped_by,
+            "steps": ending.last_step + 1,
+            "samples": ending.samples,
+            "accuracy": evaluations[-1]["accuracy"],
+            "evaluations": len(evaluations),
+            "zero_ns": zero_ns,
+            "end_ns": ending.open_ns,
+            "paused_ns": paused_ns,
+            "makespan_s": training_ns / 1e9 / self.plan.dilation,
+        }
+        write_whole(self.output_dir.done, json.dumps(done).encode())
 
     def _lacks_checkpoint(self, step: int) -> bool:
         """Return whether the workload asks for checkpoints, and this step has written none."""

@@ -132,7 +132,7 @@ def _check_strategy(
         advice = write_value(key, unsuitable.most, unsuitable.fix)
         yield source.locate_problem(key, unsuitable.rule, advice)
     if (
-        strategy.uses_server or strategy.sync_mode == "asynchronous"
+        strategy.uses_server or strategy.divides_model or strategy.sync_mode == "asynchronous"
     ) and workload.checkpoint_every is not None:
         rule = (
             f"with {strategy.name} no worker has the whole state of the training, so none writes"

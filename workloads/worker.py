@@ -34,7 +34,7 @@ from laggard.workloads.devices import CPU, collective_environment, open_gpu
 from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
-from laggard.workloads.output.worker_output import WorkerOutputDir, read_lines, write_whole
+from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
 from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.process_group import agree_on_model, open_process_group
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
@@ -44,6 +44,7 @@ from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.strategies.base.step_encoder import create_step_encoder
 from laggard.workloads.strategies.base.strategy import (
     AsyncStrategy,
+    DividedModel,
     DividesModel,
     PeerStrategy,
     ServerStrategy,
@@ -68,11 +69,11 @@ from laggard.workloads.tracing.full_speed import (
 from laggard.workloads.tracing.heartbeat import count_begun_steps
 from laggard.workloads.tracing.recorder import Recorder
 from laggard.workloads.tracing.traffic import write_traffic
-from laggard.workloads.training_loop import Ending, Loop
+from laggard.workloads.training_loop import Loop
 from laggard.workloads.transport.endpoint import Endpoint
 from laggard.workloads.transport.frames import Message
 from laggard.workloads.transport.plan import EndpointPlan
-from laggard.workloads.workload_model import build_workload_model
+from laggard.workloads.workload_model import build_model_shapes, build_workload_model
 
 LOGGER = logging.getLogger(__name__)
 GO_POLL_S = 0.01
@@ -134,7 +135,12 @@ class WorkerResources:
         """Build the model and optimizer, and return everything that a strategy trains with."""
         plan, data, workload = self.plan, self.data, self.plan.workload
         device = torch.device(plan.device)
-        model = build_workload_model(workload, data).to(device)
+        divided = self._divide() if workload.strategy.divides_model else None
+        model = (
+            build_workload_model(workload, data).to(device)
+            if divided is None
+            else build_model_shapes(workload, data)
+        )
         optimizer, first_step = build_optimizer(workload.optimizer, model), 0
         if workload.resume is not None:
             first_step = load_checkpoint(
@@ -162,7 +168,15 @@ class WorkerResources:
             task_ends=self.partition.task_ends,
             is_free_rider=plan.is_free_rider,
             hosts=plan.hosts_by_rank,
-            example=self.fetch(np.arange(2)).inputs if workload.strategy.divides_model else None,
+            divided=divided,
+        )
+
+    def _divide(self) -> DividedModel:
+        """Return what the rank needs to have a part of the model only."""
+        return DividedModel(
+            self.fetch(np.arange(2)).inputs,
+            WorkerOutputDir(self.plan.output_path).initial_model,
+            partial(build_optimizer, self.plan.workload.optimizer),
         )
 
     def record_decision(self, step: int, sentence: str) -> None:
@@ -209,7 +223,7 @@ def _train_in_lockstep(
     """Train as one rank in lockstep with all others."""
     plan, start_barrier = resources.plan, resources.start_barrier
     context = resources.context(peers=peers)
-    if peers is None and plan.connects_lazily:
+    if peers is None and plan.connects_lazily and context.divided is None:
         context = agree_on_model(plan, context, output_dir)
         if _find_balancing(plan) is not None:
             connect_to_all(range(plan.world_size), plan.rank)
@@ -232,7 +246,7 @@ def _train_in_lockstep(
     loop.batch_loader.begin(zero_ns)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
-        _write_done(plan, output_dir, start_barrier, zero_ns, ending)
+        loop.write_done(zero_ns, ending)
     LOGGER.info("stopped by %s after step %d", ending.stopped_by, ending.last_step)
 
 
@@ -474,26 +488,3 @@ def _start_together(
         zero_ns = start_barrier.open(START_BARRIER)
         write_whole(output_dir.zero, json.dumps({"zero_ns": zero_ns}).encode())
     return start_barrier.wait(START_BARRIER).open_ns
-
-
-def _write_done(
-    plan: WorkerPlan,
-    output_dir: WorkerOutputDir,
-    start_barrier: StartBarrier,
-    zero_ns: int,
-    ending: Ending,
-) -> None:
-    """Write `done.json`; all evaluations, the last one too, are outside the training's clock."""
-    evaluations = read_lines(output_dir.evaluations)
-    done = {
-        "stopped_by": ending.stopped_by,
-        "steps": ending.last_step + 1,
-        "samples": ending.samples,
-        "accuracy": evaluations[-1]["accuracy"],
-        "evaluations": len(evaluations),
-        "zero_ns": zero_ns,
-        "end_ns": ending.open_ns,
-        "paused_ns": start_barrier.paused_ns,
-        "makespan_s": (ending.open_ns - zero_ns - start_barrier.paused_ns) / 1e9 / plan.dilation,
-    }
-    write_whole(output_dir.done, json.dumps(done).encode())

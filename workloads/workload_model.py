@@ -29,3 +29,17 @@ def build_workload_model(workload: Workload, data: Data) -> nn.Module:
     if workload.initial_weights is not None:
         load_weights(Path(workload.initial_weights), model)
     return model
+
+
+def build_model_shapes(workload: Workload, data: Data) -> nn.Module:
+    """Build the model of a workload without its numbers, on torch's device `meta`.
+
+    Raises:
+        InputError: the model cannot process the data.
+    """
+    import torch
+
+    with torch.device("meta"):
+        return build_model(
+            workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
+        )

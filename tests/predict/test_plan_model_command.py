@@ -18,12 +18,12 @@ from laggard.workloads.planning.placement_choices import place_on
 from laggard.workloads.planning.placements import ModelPlan
 from laggard.workloads.planning.plan_file import read_plan
 from laggard.workloads.planning.planning_problem import AffineSeconds, BlockEdge, ModelBlock
-from laggard.workloads.planning.profile_model import ModelProfile
+from laggard.workloads.strategies.pipeline.profile_blocks import ModelProfile
 from tests.predict.scenario_folder import load, write_scenario
 
 TIMES = (AffineSeconds(1e-4, 2e-4),) * 2
 PROFILE = ModelProfile(
-    (ModelBlock("first", 1e6), ModelBlock("second", 4e6)),
+    (ModelBlock("first", 1e6, update_s=1e-3), ModelBlock("second", 4e6, update_s=2e-3)),
     (BlockEdge(0, 1, 256.0),),
     TIMES,
     TIMES,

@@ -28,6 +28,10 @@ class AffineSeconds:
         """Return the seconds of a pass with some samples."""
         return self.fixed_s + self.sample_s * samples
 
+    def plus(self, other: AffineSeconds) -> AffineSeconds:
+        """Return the seconds of both, one after another."""
+        return AffineSeconds(self.fixed_s + other.fixed_s, self.sample_s + other.sample_s)
+
     def scaled(self, factor: float) -> AffineSeconds:
         """Return the seconds on a device that is slower by a factor."""
         return AffineSeconds(self.fixed_s * factor, self.sample_s * factor)
@@ -41,16 +45,16 @@ class ModelBlock:
         name: name of the block.
         parameter_bytes: bytes of its parameters.
         saved_bytes: bytes that the backward pass of one sample needs from the forward pass.
-        flops: operations of the forward pass of one sample.
+        update_s: seconds of an update of its parameters, on a whole core.
     """
 
     name: str
     parameter_bytes: float
     saved_bytes: float = 0.0
-    flops: float = 0.0
+    update_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("parameter_bytes", "saved_bytes", "flops"):
+        for name in ("parameter_bytes", "saved_bytes", "update_s"):
             require_quantity(f"{self.name}: {name}", getattr(self, name), "give 0 for none")
 
 
@@ -106,7 +110,7 @@ class PlanningProblem:
         batch: samples of a step.
         optimizer_copies: further copies of the parameters that the optimizer has, such as 1 for
             momentum.
-        handling: processor time of messages and updates.
+        handling: processor time of messages.
 
     Raises:
         InputError: names repeat, a block lacks a time, or an edge does not lead to a later block.
@@ -147,9 +151,16 @@ class PlanningProblem:
                 )
 
     def transfer_s(self, src: int, dst: int, sent_bytes: float) -> float:
-        """Return the seconds of a message on a link, without its delay; infinite without a link."""
+        """Return the seconds of a message on a link, without its delay; infinite without a link.
+
+        They are those on the wire, or those in which the slower device handles the message.
+        """
         hop = self.links.get((src, dst))
-        return math.inf if hop is None else sent_bytes * FRAMING_OVERHEAD * 8e-6 / hop.rate_mbps
+        if hop is None:
+            return math.inf
+        least_share = min(self.devices[each].share for each in (src, dst))
+        wire_s = sent_bytes * FRAMING_OVERHEAD * 8e-6 / hop.rate_mbps
+        return max(wire_s, self.handling.ring_part_s / least_share)
 
     def delay_s(self, src: int, dst: int) -> float:
         """Return the seconds that the last byte of a message travels."""
@@ -167,8 +178,7 @@ class PlanningProblem:
         """
         ring = tuple(zip(devices, [*devices[1:], devices[0]], strict=True))
         part_bytes = self.blocks[block].parameter_bytes / len(devices)
-        least_share = min(self.devices[each].share for each in devices)
-        times_s = [self.handling.ring_part_s / least_share]
+        times_s = [0.0]
         for ends in ring:
             wire_s = self.transfer_s(*ends, part_bytes)
             times_s += [wire_s, wire_s / 2 + 2 * self.delay_s(*ends)]
@@ -177,5 +187,4 @@ class PlanningProblem:
 
     def update_s(self, device: int, block: int) -> float:
         """Return the seconds in which a device updates the parameters of a block."""
-        megabytes = self.blocks[block].parameter_bytes / 1e6
-        return self.handling.update_s(megabytes, self.devices[device].share)
+        return self.blocks[block].update_s / self.devices[device].share

@@ -37,7 +37,7 @@ def generate_problem(
     total = 4 * sum(sizes)
     return PlanningProblem(
         blocks=tuple(
-            ModelBlock(f"block {number}", size, saved_bytes=2e4)
+            ModelBlock(f"block {number}", size, saved_bytes=2e4, update_s=4e-10 * size)
             for number, size in enumerate(sizes)
         ),
         edges=tuple(edges),

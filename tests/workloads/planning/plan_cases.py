@@ -12,11 +12,13 @@ import torch.distributed as dist
 
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.models import build_model
+from laggard.workloads.models.initial_model import write_model
+from laggard.workloads.models.partial_model import PartialModel, join_blocks
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
 from laggard.workloads.planning.split_model import split_model
 from laggard.workloads.planning.step_tasks import StepTasks, build_chain_tasks
-from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor
+from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor, find_shapes
 from laggard.workloads.tracing.recorder import Recorder
 
 SAMPLES, LR, MOMENTUM = 64, 0.1, 0.9
@@ -52,21 +54,28 @@ def train_by_plan(argument: str) -> None:
     )
     inputs, labels = generate_samples()
     model = build_model(case["model"], (1, 8, 8), 10, 3).double()
-    plan = read_plan(case)
-    divided = split_model(model, inputs[:4], most=len(plan.placements))
+    write_model(folder / f"initial-{rank}", model)
+    plan, model, example = read_plan(case), model.to("meta"), inputs[:4].to("meta")
+    with torch.device("meta"):
+        divided = split_model(model, example, most=len(plan.placements))
     assert len(divided.blocks) == len(plan.placements)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    partial, shapes = PartialModel(model, divided.blocks), find_shapes(divided.blocks, example)
+    own = [number for number, each in enumerate(plan.placements) if each.samples[rank]]
+    for number in own:
+        partial.load(number, folder / f"initial-{rank}", torch.device("cpu"))
+    parameters = join_blocks(divided.blocks[number] for number in own).parameters()
+    optimizer = torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM)
     tasks, batch = build_tasks(plan), sum(plan.placements[0].samples)
     with Recorder(WorkerOutputDir(folder), rank, case["world_size"]) as recorder:
         executor = PlanExecutor(
-            divided.blocks, optimizer, plan, tasks, case["order"], rank, recorder, inputs[:4]
+            divided.blocks, optimizer, plan, tasks, case["order"], rank, recorder, shapes
         )
         needed = sorted({*executor.list_rows(0), *executor.list_rows(len(divided.blocks) - 1)})
         rows, losses = {row: place for place, row in enumerate(needed)}, []
         for step in range(case["steps"]):
             recorder.begin_step(step)
-            own = [(step * batch + row) % SAMPLES for row in needed]
-            losses.append(executor.step(Batch(inputs[own], labels[own]), rows))
+            places = [(step * batch + row) % SAMPLES for row in needed]
+            losses.append(executor.step(Batch(inputs[places], labels[places]), rows))
     state = {
         number: [each.tolist() for each in block.parameters()]
         for number, block in enumerate(divided.blocks)

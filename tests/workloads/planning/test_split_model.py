@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from laggard.core.errors import InputError
 from laggard.workloads.models import MODEL_NAMES, build_model
-from laggard.workloads.planning.profile_model import profile_model
 from laggard.workloads.planning.split_model import MOST_BLOCKS, SplitModel, split_model
+from laggard.workloads.strategies.pipeline.profile_blocks import profile_blocks
 
 SMALL = torch.linspace(-1, 1, 8 * 1 * 8 * 8).reshape(8, 1, 8, 8)
 
@@ -19,6 +21,10 @@ def build(name: str) -> tuple[nn.Module, torch.Tensor]:
     shape = (3, 32, 32) if large else (1, 8, 8)
     inputs = torch.linspace(-1, 1, 8 * shape[0] * shape[1] * shape[2]).reshape(8, *shape)
     return build_model(name, shape, 10, seed=1), inputs
+
+
+def build_sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.01)
 
 
 def train(model: nn.Module | SplitModel, inputs: torch.Tensor) -> torch.Tensor:
@@ -60,10 +66,10 @@ def test_models_are_divided(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet8"])
-def test_a_profile_has_the_bytes_of_the_blocks(name: str) -> None:
+def test_a_profile_has_the_bytes_of_the_blocks(name: str, tmp_path: Path) -> None:
     model, inputs = build(name)
     divided = split_model(model, inputs)
-    profile = profile_model(divided, inputs)
+    profile = profile_blocks(divided, inputs, build_sgd, tmp_path)
     sizes = sum(each.numel() * each.element_size() for each in model.parameters())
     assert sum(each.parameter_bytes for each in profile.blocks) == sizes
     assert len({each.name for each in profile.blocks}) == len(profile.blocks)
@@ -76,6 +82,7 @@ def test_a_profile_has_the_bytes_of_the_blocks(name: str) -> None:
     ]
     assert all(each.of(8) > 0 for each in profile.forward)
     assert all(each.saved_bytes >= 0 for each in profile.blocks)
+    assert all((each.update_s > 0) == (each.parameter_bytes > 0) for each in profile.blocks)
 
 
 class Choosy(nn.Module):

@@ -45,7 +45,10 @@ def build_chain(
     """Equal blocks on equal devices, between which messages take known times."""
     times = (AffineSeconds(0.0, SAMPLE_S),) * blocks
     return PlanningProblem(
-        tuple(ModelBlock(f"{number}", 1e6, saved_bytes=100.0) for number in range(blocks)),
+        tuple(
+            ModelBlock(f"{number}", 1e6, saved_bytes=100.0, update_s=4e-4)
+            for number in range(blocks)
+        ),
         tuple(BlockEdge(each, each + 1, sample_bytes) for each in range(blocks - 1)),
         tuple(PlanDevice(f"d{number}", times, times) for number in range(devices)),
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -23,6 +24,21 @@ CPU_DEVICE = torch.device("cpu")
 
 def _ignore_decision(_step: int, _sentence: str) -> None:
     """Ignore a decision: the default of a context whose decisions nobody records."""
+
+
+@dataclass(frozen=True)
+class DividedModel:
+    """What ranks need to have parts of a model.
+
+    Attributes:
+        example: two samples of the training set, [2, ...].
+        initial_model: file of the whole initial model (`write_model`).
+        build_optimizer: function that builds the workload's optimizer of a module.
+    """
+
+    example: torch.Tensor
+    initial_model: Path
+    build_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -55,7 +71,8 @@ class TrainingContext:
         task_ends: last step of each task of the stream; none without a stream.
         is_free_rider: whether the rank is a client that answers without having trained.
         hosts: name of the host of every rank.
-        example: two samples of the training set, [2, ...]; None if they are not needed.
+        divided: what the ranks need to have parts of the model, which then has no numbers; None if
+            every rank has the whole model.
     """
 
     rank: int
@@ -77,7 +94,7 @@ class TrainingContext:
     task_ends: tuple[int, ...] = ()
     is_free_rider: bool = False
     hosts: tuple[str, ...] = ()
-    example: torch.Tensor | None = None
+    divided: DividedModel | None = None
 
     @property
     def world_size(self) -> int:
@@ -130,8 +147,12 @@ class DividesModel(Protocol):
     def pick_share(self, step: int, partition: Partition) -> Share:
         """Return the samples of a step that this rank needs."""
 
-    def collect_model(self) -> None:
-        """Give rank 0 the whole model; all ranks call this before an evaluation."""
+    def write_model(self, part: Callable[[int], Path]) -> None:
+        """Write the whole model for an evaluation; all ranks call this.
+
+        Args:
+            part: function that returns the file of each block, which rank 0 writes.
+        """
 
     def measure_step_ns(self) -> float:
         """Return the CPU time of this rank's passes in a step, at full speed; nothing changes."""

@@ -53,14 +53,15 @@ class PlanExecutor:
     All ranks create theirs at the same time, since that opens process groups.
 
     Args:
-        blocks: blocks of the model, of which the rank trains its own.
-        optimizer: optimizer of all of the model's parameters.
+        blocks: blocks of the model, of which only the rank's own have numbers.
+        optimizer: optimizer of the parameters of the rank's own blocks.
         plan: the plan.
         tasks: tasks of a step of it.
         order: order of these tasks.
         rank: number of this rank.
         recorder: recorder of the phases.
-        example: at least two samples, [n, ...], which tell the shapes of messages.
+        shapes: inputs of the model, and outputs of each block, for some samples; [n, ...] each, on
+            the device `meta`.
     """
 
     def __init__(
@@ -72,17 +73,22 @@ class PlanExecutor:
         order: Sequence[int],
         rank: int,
         recorder: Recorder,
-        example: torch.Tensor,
+        shapes: Sequence[torch.Tensor],
     ) -> None:
         self._blocks, self._optimizer, self._plan = blocks, optimizer, plan
         self._rank, self._recorder = rank, recorder
         self._batch = sum(plan.placements[0].samples)
         self._program = build_rank_program(tasks, plan, order, rank)
         self._messages = [each for each in self._program if self._is_received(each)]
-        self._states = [FlatState(each) for each in blocks]
-        self._rows = _measure_rows(blocks, example)
+        self._states = {
+            number: FlatState(blocks[number])
+            for number, placement in enumerate(plan.placements)
+            if placement.samples[rank]
+        }
+        # Walking through the modules of a block takes longer than many an operation.
+        self._parameters = {number: [*blocks[number].parameters()] for number in self._states}
+        self._shapes, self._step = shapes, _StepState()
         self._groups = self._open_groups()
-        self._step, self._example = _StepState(), example
 
     def _is_received(self, instruction: Instruction) -> bool:
         """Return whether an instruction is a message to this rank."""
@@ -117,9 +123,8 @@ class PlanExecutor:
     def measure_step_ns(self) -> float:
         """Return the CPU time of this rank's passes in a step, in ns; no parameter changes."""
         total_ns = 0.0
-        for number, block in enumerate(self._blocks):
-            twin = copy.deepcopy(block)
-            like = self._example if number == 0 else self._rows[number - 1]
+        for number in self._states:
+            twin, like = copy.deepcopy(self._blocks[number]), self._shapes[number]
             sizes = Counter(
                 len(self._list_micro_rows(number, each)) for each in range(self._plan.micro_batches)
             )
@@ -151,10 +156,10 @@ class PlanExecutor:
         """Post the receive of a message."""
         task = message.task
         if task.kind in _PARAMETER_KINDS:
-            like: torch.Tensor = next(self._blocks[task.block].parameters())
+            like: torch.Tensor = self._parameters[task.block][0]
             shape: tuple[int, ...] = (self._states[task.block].parameters,)
         else:
-            like = self._rows[task.block]
+            like = self._shapes[task.block + 1]
             shape = (message.samples, *like.shape[1:])
         buffer = torch.empty(shape, dtype=like.dtype)
         work = dist.irecv(buffer, src=task.device, tag=message.number)
@@ -241,13 +246,15 @@ class PlanExecutor:
 
         An optimizer updates all parameters that have gradients, so they must have none meanwhile.
         """
+        if not self._parameters[block]:
+            return
         flat, kept = self._states[block], self._step.gradients
         gradients = flat.read_gradients()[: flat.parameters]
         kept[block] = kept[block] + gradients if block in kept else gradients
         self._forget_gradients(block)
 
     def _forget_gradients(self, block: int) -> None:
-        for each in self._blocks[block].parameters():
+        for each in self._parameters[block]:
             each.grad = None
 
     def _send(self, instruction: Instruction) -> None:
@@ -308,16 +315,15 @@ class PlanExecutor:
         self._recorder.enter(Phase.OTHER)
 
 
-def _measure_rows(blocks: Sequence[nn.Module], example: torch.Tensor) -> list[torch.Tensor]:
-    """Return an output of each block for some samples, on no device."""
-    values, found = example, []
-    with torch.no_grad():
+def find_shapes(blocks: Sequence[nn.Module], example: torch.Tensor) -> list[torch.Tensor]:
+    """Return some samples and what each block makes of them; all on the device `meta`."""
+    found = [example]
+    with torch.device("meta"), torch.no_grad():
         for block in blocks:
             was_training = block.training
             block.eval()
-            values = block(values)
+            found.append(block(found[-1]))
             block.train(was_training)
-            found.append(values.to("meta"))
     return found
 
 

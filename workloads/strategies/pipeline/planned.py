@@ -1,26 +1,28 @@
 """Worker of `planned`: trains the blocks of the model that a plan gives to its rank.
 
-All ranks build the whole model, of which each updates its own blocks. Before an evaluation, rank 0
-gets the others' blocks.
+A rank has the numbers of its own blocks only, so that a model can be larger than the memory of any
+host. Before an evaluation, rank 0 gets one block of the others after another, and writes it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from laggard.core.rules.synchronization import SynchronizesEveryStep
-from laggard.core.span_schema import Phase
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Partition, Share
-from laggard.workloads.models.flat_state import FlatState
+from laggard.workloads.models.model_state import save_state
+from laggard.workloads.models.partial_model import PartialModel, join_blocks
 from laggard.workloads.planning.plan_file import PlanFile
 from laggard.workloads.planning.split_model import split_model
 from laggard.workloads.planning.step_tasks import build_chain_tasks
-from laggard.workloads.strategies.base.strategy import TrainingContext
-from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor
+from laggard.workloads.strategies.base.strategy import DividedModel, TrainingContext
+from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor, find_shapes
 from laggard.workloads.tracing.step_result import StepResult
 
 
@@ -36,26 +38,36 @@ class Planned(SynchronizesEveryStep):
     """
 
     def __init__(self, plan: PlanFile, context: TrainingContext) -> None:
-        assert context.example is not None
-        self.model, self.optimizer = context.model, context.optimizer
-        self._context = context
-        divided = split_model(context.model, context.example)
+        assert context.divided is not None
+        self.model, self._context = context.model, context
+        example = context.divided.example.to("meta")
+        with torch.device("meta"):
+            divided = split_model(context.model, example)
         plan.require_model(divided.list_sizes())
-        self._plan = plan.to_plan(context.hosts)
-        tasks = build_chain_tasks(self._plan, [size for _, size in divided.list_sizes()])
-        self._blocks = divided.blocks
+        self._plan, self._blocks = plan.to_plan(context.hosts), divided.blocks
+        self._partial = PartialModel(context.model, divided.blocks)
+        shapes = find_shapes(divided.blocks, example)
+        self.optimizer = self._load_blocks(context.divided)
         self._executor = PlanExecutor(
             divided.blocks,
-            context.optimizer,
+            self.optimizer,
             self._plan,
-            tasks,
+            build_chain_tasks(self._plan, [size for _, size in divided.list_sizes()]),
             plan.order,
             context.rank,
             context.recorder,
-            context.example,
+            shapes,
         )
         first, last = (self._executor.list_rows(block) for block in (0, len(self._blocks) - 1))
         self._needed, self._judged = sorted({*first, *last}), len(last)
+
+    def _load_blocks(self, divided: DividedModel) -> torch.optim.Optimizer:
+        """Load this rank's blocks, and build their optimizer."""
+        rank, placements = self._context.rank, self._plan.placements
+        own = [number for number, each in enumerate(placements) if each.samples[rank]]
+        for number in own:
+            self._partial.load(number, divided.initial_model, self._context.device)
+        return divided.build_optimizer(join_blocks(self._blocks[number] for number in own))
 
     def pick_share(self, step: int, partition: Partition) -> Share:
         """Return the samples of a step that pass through the first or last block on this rank."""
@@ -73,24 +85,28 @@ class Planned(SynchronizesEveryStep):
             samples=self._judged,
         )
 
-    def collect_model(self) -> None:
-        """Give rank 0 the blocks of other ranks, for an evaluation."""
-        self._context.recorder.enter(Phase.EVALUATE)
-        for number, (block, placement) in enumerate(
-            zip(self._blocks, self._plan.placements, strict=True)
-        ):
+    def write_model(self, part: Callable[[int], Path]) -> None:
+        """Give rank 0 one block of the others after another, which it writes (see `Strategy`)."""
+        rank = self._context.rank
+        for number, placement in enumerate(self._plan.placements):
+            state = None
             if placement.samples[0]:
-                continue
-            owner = placement.devices[0]
-            flat = FlatState(block)
-            if not flat.bytes:
-                continue
-            if self._context.rank == owner:
-                dist.send(flat.read(), dst=0, tag=number)
-            elif self._context.rank == 0:
-                state = torch.empty_like(flat.read())
-                dist.recv(state, src=owner, tag=number)
-                flat.write(state)
+                state = self._partial.read_state(number) if rank == 0 else None
+            elif self._partial.count_bytes(number):
+                state = self._pass_block(number, placement.devices[0])
+            if rank == 0:
+                named = {} if state is None else self._partial.name_state(number, state)
+                save_state(named, part(number))
+
+    def _pass_block(self, number: int, owner: int) -> torch.Tensor | None:
+        """Send the state of a block from its owner to rank 0, and return it there."""
+        if self._context.rank == owner:
+            dist.send(self._partial.read_state(number), dst=0, tag=number)
+        elif self._context.rank == 0:
+            state = torch.empty(self._partial.count_bytes(number), dtype=torch.uint8)
+            dist.recv(state, src=owner, tag=number)
+            return state
+        return None
 
     def measure_step_ns(self) -> float:
         """Return the CPU time of this rank's passes in a step, at full speed (see `Strategy`)."""

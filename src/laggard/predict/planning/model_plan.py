@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,17 @@ from laggard.workloads.planning.evaluate_plan import (
 )
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
 from laggard.workloads.planning.placement_choices import list_placements
-from laggard.workloads.planning.planning_problem import PlanDevice, PlanningProblem
+from laggard.workloads.planning.planning_problem import (
+    AffineSeconds,
+    PlanDevice,
+    PlanningProblem,
+)
 
 if TYPE_CHECKING:
-    from laggard.workloads.planning.profile_model import ModelProfile
+    from laggard.workloads.datasets.dataset import Split
+    from laggard.workloads.strategies.pipeline.profile_blocks import ModelProfile
+
+_LOADS = 5
 
 
 @dataclass(frozen=True)
@@ -162,9 +170,10 @@ def _profile(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | N
     """Divide the scenario's model into blocks, and measure them on a core of this machine.
 
     Returns:
-        The blocks, the processor time of messages and updates, and a note about the division.
+        The blocks, the processor time of messages, and a note about the division.
     """
     import tempfile
+    from functools import partial
 
     import numpy as np
     import torch
@@ -172,8 +181,9 @@ def _profile(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | N
     from laggard.workloads.datasets import open_data, prepare_data
     from laggard.workloads.models import build_model
     from laggard.workloads.models.one_thread import compute_on_one_thread
-    from laggard.workloads.planning.profile_model import profile_model
+    from laggard.workloads.models.optimizers import build_optimizer
     from laggard.workloads.planning.split_model import split_model
+    from laggard.workloads.strategies.pipeline.profile_blocks import profile_blocks
 
     workload = scenario.workload
     with (
@@ -190,5 +200,26 @@ def _profile(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | N
         indices = np.arange(count, dtype=np.int64) % len(data.train)
         inputs = data.train.prepare(data.train.fetch(indices)).inputs
         divided = split_model(model, inputs)
-        profile = profile_model(divided, inputs)
+        optimizer = partial(build_optimizer, workload.optimizer)
+        trace = Path(name) / "trace"
+        trace.mkdir()
+        profile = profile_blocks(divided, inputs, optimizer, trace)
+        loading = _time_loading(data.train, count)
+        forward = (profile.forward[0].plus(loading), *profile.forward[1:])
+        profile = replace(profile, forward=forward)
         return profile, measure_handling(workload, model), divided.note
+
+
+def _time_loading(train: Split, count: int) -> AffineSeconds:
+    """Return the shortest seconds in which samples are fetched and prepared on a core."""
+    import time
+
+    import numpy as np
+
+    shortest_s = math.inf
+    for repeat in range(_LOADS):
+        indices = (np.arange(count, dtype=np.int64) + repeat * count) % len(train)
+        begun_s = time.thread_time()
+        train.prepare(train.fetch(indices))
+        shortest_s = min(shortest_s, time.thread_time() - begun_s)
+    return AffineSeconds(0.0, shortest_s / count)
