@@ -10,17 +10,10 @@ from laggard.core.text.text_columns import align_columns
 from laggard.predict.planning.model_plan import PlannedModel
 from laggard.workloads.planning.placements import BlockPlacement, ReplicaAverage
 from laggard.workloads.planning.plan_memory import compute_memory
-from laggard.workloads.planning.step_tasks import StepTaskKind
+from laggard.workloads.planning.step_tasks import list_flows
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
-
-_MESSAGES = (
-    StepTaskKind.ACTIVATION,
-    StepTaskKind.GRADIENT,
-    StepTaskKind.PUSH,
-    StepTaskKind.PULL,
-)
 
 
 def format_planned_model(planned: PlannedModel) -> str:
@@ -54,15 +47,17 @@ def find_best_baseline(planned: PlannedModel) -> tuple[str | None, float]:
 
 def _count_sent(planned: PlannedModel) -> float:
     """Return the bytes that pass over links in a step."""
-    problem, found = planned.problem, planned.found
+    problem, plan = planned.problem, planned.found.plan
     total = 0.0
-    for task, meaning in zip(found.tasks.tasks, found.tasks.meanings, strict=True):
-        if meaning.kind in _MESSAGES:
-            hop = problem.links[meaning.device, meaning.dst]
-            total += task.seconds * hop.rate_mbps / 8e-6
-        elif meaning.kind is StepTaskKind.ALL_REDUCE:
-            devices = len(found.plan.placements[meaning.block].devices)
-            total += 2 * (devices - 1) * problem.blocks[meaning.block].parameter_bytes
+    for edge in problem.edges:
+        before, after = plan.placements[edge.src], plan.placements[edge.dst]
+        for micro_batch in range(plan.micro_batches):
+            flows = list_flows(before, after, micro_batch, plan.micro_batches)
+            # Outputs pass forward, and gradients of the same size back.
+            total += 2 * edge.sample_bytes * sum(count for src, dst, count in flows if src != dst)
+    for block, placement in zip(problem.blocks, plan.placements, strict=True):
+        # A server gets and sends the parameters of each other replica; a ring passes as much.
+        total += 2 * (len(placement.devices) - 1) * block.parameter_bytes
     return total
 
 
