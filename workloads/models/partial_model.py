@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,17 +92,6 @@ class PartialModel:
                 found[place.name] = part.view(place.meta.dtype).view(place.meta.shape)
                 offset += place.meta.nbytes
         return found
-
-
-def join_blocks(blocks: Iterable[nn.Module]) -> nn.Module:
-    """Return one module of some blocks, for their optimizer.
-
-    It has an empty parameter if the blocks have none, since torch has no optimizer of nothing.
-    """
-    joined = nn.ModuleList(blocks)
-    if not any(True for _ in joined.parameters()):
-        joined.register_parameter("none", nn.Parameter(torch.empty(0)))
-    return joined
 
 
 def _list_tensors(block: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:

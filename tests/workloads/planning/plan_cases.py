@@ -13,7 +13,7 @@ import torch.distributed as dist
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.models import build_model
 from laggard.workloads.models.initial_model import write_model
-from laggard.workloads.models.partial_model import PartialModel, join_blocks
+from laggard.workloads.models.partial_model import PartialModel
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
 from laggard.workloads.planning.split_model import split_model
@@ -63,12 +63,14 @@ def train_by_plan(argument: str) -> None:
     own = [number for number, each in enumerate(plan.placements) if each.samples[rank]]
     for number in own:
         partial.load(number, folder / f"initial-{rank}", torch.device("cpu"))
-    parameters = join_blocks(divided.blocks[number] for number in own).parameters()
-    optimizer = torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM)
+    optimizers = {
+        number: torch.optim.SGD(divided.blocks[number].parameters(), lr=LR, momentum=MOMENTUM)
+        for number in own
+    }
     tasks, batch = build_tasks(plan), sum(plan.placements[0].samples)
     with Recorder(WorkerOutputDir(folder), rank, case["world_size"]) as recorder:
         executor = PlanExecutor(
-            divided.blocks, optimizer, plan, tasks, case["order"], rank, recorder, shapes
+            divided.blocks, optimizers, plan, tasks, case["order"], rank, recorder, shapes
         )
         needed = sorted({*executor.list_rows(0), *executor.list_rows(len(divided.blocks) - 1)})
         rows, losses = {row: place for place, row in enumerate(needed)}, []

@@ -39,7 +39,6 @@ class _StepState:
 
     inputs: dict[Place, torch.Tensor] = field(default_factory=dict)
     outputs: dict[Place, torch.Tensor] = field(default_factory=dict)
-    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     arriving: dict[int, tuple[torch.Tensor, dist.Work]] = field(default_factory=dict)
     averaging: dict[int, tuple[torch.Tensor, dist.Work]] = field(default_factory=dict)
     # Tensors must live until they are sent.
@@ -54,7 +53,7 @@ class PlanExecutor:
 
     Args:
         blocks: blocks of the model, of which only the rank's own have numbers.
-        optimizer: optimizer of the parameters of the rank's own blocks.
+        optimizers: optimizer of each of the rank's own blocks that have parameters.
         plan: the plan.
         tasks: tasks of a step of it.
         order: order of these tasks.
@@ -67,7 +66,7 @@ class PlanExecutor:
     def __init__(
         self,
         blocks: Sequence[nn.Module],
-        optimizer: torch.optim.Optimizer,
+        optimizers: Mapping[int, torch.optim.Optimizer],
         plan: ModelPlan,
         tasks: StepTasks,
         order: Sequence[int],
@@ -75,7 +74,7 @@ class PlanExecutor:
         recorder: Recorder,
         shapes: Sequence[torch.Tensor],
     ) -> None:
-        self._blocks, self._optimizer, self._plan = blocks, optimizer, plan
+        self._blocks, self._optimizers, self._plan = blocks, optimizers, plan
         self._rank, self._recorder = rank, recorder
         self._batch = sum(plan.placements[0].samples)
         self._program = build_rank_program(tasks, plan, order, rank)
@@ -237,30 +236,20 @@ class PlanExecutor:
             own = None if following is None else following.grad
             gradient = self._gather(instruction.sources, own)
         self._recorder.enter(Phase.BACKWARD, work=instruction.samples)
+        # The gradients of the parameters add up until the update of the block.
         outputs.backward(gradient)  # type: ignore[no-untyped-call]
-        self._keep_gradients(task.block)
         self._recorder.enter(Phase.OTHER)
 
-    def _keep_gradients(self, block: int) -> None:
-        """Add up the gradients of a block until its update.
-
-        An optimizer updates all parameters that have gradients, so they must have none meanwhile.
-        """
-        if not self._parameters[block]:
-            return
-        flat, kept = self._states[block], self._step.gradients
-        gradients = flat.read_gradients()[: flat.parameters]
-        kept[block] = kept[block] + gradients if block in kept else gradients
-        self._forget_gradients(block)
-
-    def _forget_gradients(self, block: int) -> None:
-        for each in self._parameters[block]:
-            each.grad = None
+    def _read_gradients(self, block: int) -> torch.Tensor:
+        """Return the gradients of a block as one vector, [parameters]."""
+        flat = self._states[block]
+        return flat.read_gradients()[: flat.parameters]
 
     def _send(self, instruction: Instruction) -> None:
         task, state = instruction.task, self._step
         if task.kind is StepTaskKind.PUSH:
-            tensor = state.gradients[task.block]
+            tensor = self._read_gradients(task.block)
+            self._forget_gradients(task.block)
         elif task.kind is StepTaskKind.PULL:
             flat = self._states[task.block]
             tensor = flat.read()[: flat.parameters]
@@ -279,27 +268,35 @@ class PlanExecutor:
 
     def _all_reduce(self, instruction: Instruction) -> None:
         block = instruction.task.block
-        gradients = self._step.gradients[block]
-        group = self._groups[self._plan.placements[block].devices]
+        gradients, group = self._read_gradients(block), self._groups[self._devices(block)]
         work = dist.all_reduce(gradients, group=group, async_op=True)
         assert work is not None
         self._step.averaging[instruction.number] = gradients, work
 
+    def _devices(self, block: int) -> tuple[int, ...]:
+        return self._plan.placements[block].devices
+
     def _update(self, instruction: Instruction) -> None:
-        block, state = instruction.task.block, self._step
-        gradients = state.gradients[block]
+        block, averaging = instruction.task.block, self._step.averaging
+        total: torch.Tensor | None = None
         for number in instruction.after:
-            if number in state.averaging:
-                _, work = state.averaging.pop(number)
-                self._recorder.enter(Phase.COMM, payload_bytes=gradients.nbytes)
+            if number in averaging:
+                total, work = averaging.pop(number)
+                self._recorder.enter(Phase.COMM, payload_bytes=total.nbytes)
                 work.wait()
             else:
-                gradients = gradients + self._wait_for(number, self._rank)
+                total = self._read_gradients(block) if total is None else total
+                total += self._wait_for(number, self._rank)
         self._recorder.enter(Phase.OPTIMIZER)
-        self._states[block].write_gradients(gradients)
-        self._optimizer.step()
+        if total is not None:
+            self._states[block].write_gradients(total)
+        self._optimizers[block].step()
         self._forget_gradients(block)
         self._recorder.enter(Phase.OTHER)
+
+    def _forget_gradients(self, block: int) -> None:
+        for each in self._parameters[block]:
+            each.grad = None
 
     def _finish(self) -> None:
         """Wait for the models that servers send, and until everything is sent."""

@@ -7,7 +7,7 @@ host. Before an evaluation, rank 0 gets one block of the others after another, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from laggard.core.rules.synchronization import SynchronizesEveryStep
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.models.model_state import save_state
-from laggard.workloads.models.partial_model import PartialModel, join_blocks
+from laggard.workloads.models.partial_model import PartialModel
 from laggard.workloads.planning.plan_file import PlanFile
 from laggard.workloads.planning.split_model import split_model
 from laggard.workloads.planning.step_tasks import build_chain_tasks
@@ -47,10 +47,10 @@ class Planned(SynchronizesEveryStep):
         self._plan, self._blocks = plan.to_plan(context.hosts), divided.blocks
         self._partial = PartialModel(context.model, divided.blocks)
         shapes = find_shapes(divided.blocks, example)
-        self.optimizer = self._load_blocks(context.divided)
+        self.optimizer, optimizers = context.optimizer, self._load_blocks(context.divided)
         self._executor = PlanExecutor(
             divided.blocks,
-            self.optimizer,
+            optimizers,
             self._plan,
             build_chain_tasks(self._plan, [size for _, size in divided.list_sizes()]),
             plan.order,
@@ -61,13 +61,15 @@ class Planned(SynchronizesEveryStep):
         first, last = (self._executor.list_rows(block) for block in (0, len(self._blocks) - 1))
         self._needed, self._judged = sorted({*first, *last}), len(last)
 
-    def _load_blocks(self, divided: DividedModel) -> torch.optim.Optimizer:
-        """Load this rank's blocks, and build their optimizer."""
-        rank, placements = self._context.rank, self._plan.placements
-        own = [number for number, each in enumerate(placements) if each.samples[rank]]
-        for number in own:
-            self._partial.load(number, divided.initial_model, self._context.device)
-        return divided.build_optimizer(join_blocks(self._blocks[number] for number in own))
+    def _load_blocks(self, divided: DividedModel) -> Mapping[int, torch.optim.Optimizer]:
+        """Load this rank's blocks, and build an optimizer of each that has parameters."""
+        context, optimizers = self._context, {}
+        for number, placement in enumerate(self._plan.placements):
+            if placement.samples[context.rank]:
+                self._partial.load(number, divided.initial_model, context.device)
+                if any(True for _ in self._blocks[number].parameters()):
+                    optimizers[number] = divided.build_optimizer(self._blocks[number])
+        return optimizers
 
     def pick_share(self, step: int, partition: Partition) -> Share:
         """Return the samples of a step that pass through the first or last block on this rank."""

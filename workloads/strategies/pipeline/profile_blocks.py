@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from laggard.workloads.datasets.dataset import Batch
-from laggard.workloads.models.partial_model import join_blocks
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan
 from laggard.workloads.planning.planning_problem import AffineSeconds, BlockEdge, ModelBlock
@@ -62,10 +61,15 @@ def profile_blocks(
     """
     saved_bytes, shapes = _count_saved(model, inputs)
     few, many = max(len(inputs) // 4, 2), len(inputs)
-    optimizer = build_optimizer(join_blocks(model.blocks))
+    optimizers = {
+        number: build_optimizer(block)
+        for number, block in enumerate(model.blocks)
+        if any(True for _ in block.parameters())
+    }
     with Recorder(WorkerOutputDir(folder), 0, 1) as recorder:
         few_s, many_s = (
-            _time_tasks(model, shapes, inputs[:count], optimizer, recorder) for count in (few, many)
+            _time_tasks(model, shapes, inputs[:count], optimizers, recorder)
+            for count in (few, many)
         )
     numbers = range(len(model.blocks))
 
@@ -97,28 +101,31 @@ class _TimedExecutor(PlanExecutor):
         begun_s = time.thread_time()
         super()._execute(instruction, batch, rows)
         task = instruction.task
-        self.times_s[task.kind, task.block].append(time.thread_time() - begun_s)
+        if task.micro_batch != 0:
+            self.times_s[task.kind, task.block].append(time.thread_time() - begun_s)
 
 
 def _time_tasks(
     model: SplitModel,
     shapes: list[torch.Tensor],
     inputs: torch.Tensor,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Mapping[int, torch.optim.Optimizer],
     recorder: Recorder,
 ) -> _Times:
-    """Return the shortest seconds of each task of a step on one device."""
+    """Return the shortest seconds of each task of a step on one device.
+
+    The step has two micro-batches of all samples, of which the second one counts: its gradients are
+    added to those of the first.
+    """
     count = len(inputs)
-    plan = ModelPlan((BlockPlacement((count,)),) * len(model.blocks))
+    plan = ModelPlan((BlockPlacement((2 * count,)),) * len(model.blocks), micro_batches=2)
     tasks = build_chain_tasks(plan, [size for _, size in model.list_sizes()])
     executor = _TimedExecutor(
-        model.blocks, optimizer, plan, tasks, range(len(tasks.tasks)), 0, recorder, shapes
+        model.blocks, optimizers, plan, tasks, range(len(tasks.tasks)), 0, recorder, shapes
     )
     executor.times_s = defaultdict(list)
-    batch, rows = (
-        Batch(inputs, torch.zeros(count, dtype=torch.int64)),
-        dict(enumerate(range(count))),
-    )
+    batch = Batch(inputs, torch.zeros(count, dtype=torch.int64))
+    rows = {row: row % count for row in range(2 * count)}
     for step in range(_WARM_UP + _REPEATS):
         recorder.begin_step(step)
         executor.step(batch, rows)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from laggard.workloads.strategies.pipeline.profile_blocks import ModelProfile
 
 _LOADS = 5
+_MOST_SAMPLES = 256
+"""Samples that are measured at most: a pass with more takes proportionally longer."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def plan_model(
             f"{folder}: {scenario.untrained_reason} — give a scenario whose workload.yaml has a"
             " model and a dataset, or use laggard plan"
         )
-    profile, handling, note = _profile(scenario)
+    profile, handling, note = profile_scenario_model(scenario)
     problem = build_problem(scenario, profile, handling)
     found = search_plan(problem, SearchOptions(options.evaluations, seed=options.seed))
     exact = None
@@ -166,7 +168,7 @@ def _count_copies(scenario: Scenario) -> int:
     return 2
 
 
-def _profile(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | None]:
+def profile_scenario_model(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | None]:
     """Divide the scenario's model into blocks, and measure them on a core of this machine.
 
     Returns:
@@ -196,7 +198,7 @@ def _profile(scenario: Scenario) -> tuple[ModelProfile, MessageHandling, str | N
         model = build_model(
             workload.model, data.input_shape, data.classes, workload.seed, data.vocabulary
         )
-        count = max(8, min(workload.batch_size, 64))
+        count = max(8, min(workload.batch_size, _MOST_SAMPLES))
         indices = np.arange(count, dtype=np.int64) % len(data.train)
         inputs = data.train.prepare(data.train.fetch(indices)).inputs
         divided = split_model(model, inputs)
