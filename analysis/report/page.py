@@ -21,6 +21,7 @@ from laggard.analysis.report.run_setup import (
     format_hosts_line,
     list_facts,
 )
+from laggard.analysis.report.stages import build_stage_tables
 from laggard.analysis.report.status_message import StatusMessage, Tone
 from laggard.analysis.report.stragglers import MOST_ROWS, StragglerRow, build_straggler_rows
 from laggard.analysis.report.timeline.document import TimelinePart, build_timeline_part
@@ -122,7 +123,11 @@ def build_page(
         command=shlex.join(record.command) if record is not None else "",
         facts=list_facts(run),
         warnings=record.warnings if record is not None else (),
-        tables=(*build_federated_tables(run), *build_setup_tables(run)),
+        tables=(
+            *build_federated_tables(run),
+            *build_stage_tables(run),
+            *build_setup_tables(run),
+        ),
     )
 
 

@@ -33,7 +33,7 @@ PROFILE = ModelProfile(
 def test_hosts_are_devices_with_their_shares_and_links(tmp_path: Path) -> None:
     unequal = {
         "deterministic": [
-            {"hosts": "edge.*", "cpu": "20%", "memory": "304MiB"},
+            {"hosts": "edge.*", "cpu": "20%", "memory": "368MiB"},
             {"hosts": "cloud.*", "cpu": "80%"},
         ]
     }

@@ -6,8 +6,9 @@ from laggard.core.errors import InputError
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan
 from laggard.workloads.planning.planning_problem import PlanningProblem
 
-_COPIES = 2
-"""Copies of the parameters without an optimizer's: the parameters and their gradients."""
+_COPIES = 3
+"""Copies of the parameters without an optimizer's: the parameters, their gradients, and a copy that
+is sent, received or timed."""
 
 
 def compute_block_memory(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from laggard.workloads.datasets.dataset import Split
     from laggard.workloads.strategies.pipeline.profile_blocks import ModelProfile
 
+_WORK_BYTES = 64 << 20
+"""Memory of a worker for what passes compute with, and for what the allocator keeps."""
 _LOADS = 5
 _MOST_SAMPLES = 256
 """Samples that are measured at most: a pass with more takes proportionally longer."""
@@ -152,7 +154,7 @@ def build_problem(
 def _find_memory(scenario: Scenario, host: Host) -> float | None:
     """Return the memory that a limited host has for a model, beside that of the worker itself."""
     limit = scenario.memory.get(host.name)
-    return None if limit is None else float(limit - BASE_BYTES)
+    return None if limit is None else float(limit - BASE_BYTES - _WORK_BYTES)
 
 
 def _limit_rate(hop: NetworkHop) -> NetworkHop:
