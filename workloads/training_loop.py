@@ -174,9 +174,10 @@ class Loop:
         samples = len(share.indices) if result.samples is None else result.samples
         recorder.end_step(result, samples, share.batch_size)
         if self.plan.rank == 0:
-            self._report_progress(step, result.loss)
+            # A rank without the last block of a divided model does not know the loss.
+            self._report_progress(step, None if result.samples == 0 else result.loss)
 
-    def _report_progress(self, step: int, loss: float) -> None:
+    def _report_progress(self, step: int, loss: float | None) -> None:
         now_ns = time.monotonic_ns()
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
@@ -227,7 +228,7 @@ class Loop:
         return self.plan.relayed and not isinstance(self.strategy, DividesModel)
 
     def write_done(self, zero_ns: int, ending: Ending) -> None:
-        """Write `done.json`; all evaluations, the last one too, are outside the training's clock."""
+        """Write `done.json`; all evaluations are outside the training's clock, the last one too."""
         evaluations, paused_ns = (
             read_lines(self.output_dir.evaluations),
             self.start_barrier.paused_ns,

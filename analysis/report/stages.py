@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from laggard.analysis.report.run_setup import ReportTable
 from laggard.analysis.tables.columns import IntArray
 from laggard.analysis.tables.load_run import RunData
+from laggard.analysis.tables.planned_blocks import RecordedBlock, find_planned_blocks
 from laggard.core.cost_model.arrays import FloatArray
 from laggard.core.span_schema import Flag, Lane, Phase
 from laggard.core.text.text_format import format_percent, format_seconds
@@ -19,18 +19,9 @@ _MOST_PEERS = 3
 _Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
-class _Block(BaseModel):
-    """What the table needs of a block in a plan."""
-
-    devices: dict[str, int]
-
-
-_BLOCKS = TypeAdapter[tuple[_Block, ...]](tuple[_Block, ...])
-
-
 def build_stage_tables(run: RunData) -> tuple[ReportTable, ...]:
     """Return the table of the hosts of a planned training; none for another one."""
-    blocks = _find_blocks(run)
+    blocks = find_planned_blocks(run.record)
     if not blocks:
         return ()
     rows = tuple(_list_rows(run, blocks))
@@ -52,18 +43,7 @@ def build_stage_tables(run: RunData) -> tuple[ReportTable, ...]:
     )
 
 
-def _find_blocks(run: RunData) -> tuple[_Block, ...]:
-    """Return the blocks of the plan; none if there is no plan, or if it is damaged."""
-    plan = None if run.record is None else run.record.strategy.parameters.get("plan")
-    if not isinstance(plan, dict):
-        return ()
-    try:
-        return _BLOCKS.validate_python(plan.get("blocks", ()))
-    except ValidationError:
-        return ()
-
-
-def _list_rows(run: RunData, blocks: tuple[_Block, ...]) -> Iterator[tuple[str, ...]]:
+def _list_rows(run: RunData, blocks: tuple[RecordedBlock, ...]) -> Iterator[tuple[str, ...]]:
     spans = run.spans
     usual = (spans.lane == Lane.MAIN) & (spans.flags & Flag.WARM_UP == 0)
     steps = len(np.unique(spans.step[usual])) or 1

@@ -27,6 +27,7 @@ from laggard.analysis.tables.columns import (
     SpanColumns,
     StepColumns,
 )
+from laggard.analysis.tables.planned_blocks import find_planned_blocks, list_teams, number_stages
 from laggard.analysis.tables.stored_tables import StoredSpans, StoredSteps, TableFile
 from laggard.core.contribution.ledger import LedgerEntry, require_whole_ledger
 from laggard.core.errors import InputError, RunFolderError
@@ -126,13 +127,12 @@ class RunData:
     def teams(self) -> tuple[tuple[int, ...], ...]:
         """Return the ranks that do the same work: those of each pipeline stage, or all ranks."""
         origin = None if self.record is None else self.record.origin
-        stages = () if origin is None else origin.stages
-        if len(stages) != self.world_size:
-            return (tuple(range(self.world_size)),)
-        return tuple(
-            tuple(rank for rank, own in enumerate(stages) if own == stage)
-            for stage in sorted(set(stages))
+        stages = (
+            number_stages(find_planned_blocks(self.record), [each.host for each in self.hosts])
+            if origin is None
+            else origin.stages
         )
+        return list_teams(stages, self.world_size)
 
     @property
     def is_lockstep(self) -> bool:

@@ -41,10 +41,12 @@ class OnlineDetector:
     Args:
         hosts: host of every rank.
         lockstep: whether all ranks take the same steps.
+        teams: ranks that do the same work; all ranks together without it.
     """
 
     hosts: tuple[RankHost, ...]
     lockstep: bool = True
+    teams: tuple[tuple[int, ...], ...] = ()
     _next_comparison: int = FIRST_COMPARISON
     _begin_ns: int | None = None
     _first_normal: StepInterval | None = None
@@ -159,7 +161,7 @@ class OnlineDetector:
         changed: list[Alarm] = []
         for family in LOCAL_FAMILIES:
             bank = self._local[family.name]
-            for lag in compare_with_fleet(bank, self.hosts, family):
+            for lag in compare_with_fleet(bank, self.hosts, family, self.teams):
                 subject = AlarmSubject(family.name, "deterministic", lag.rank)
                 if (
                     lag.slow

@@ -6,6 +6,7 @@ The definition is that of `reference`, applied to the current references.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,7 +51,10 @@ class FleetLag:
 
 
 def compare_with_fleet(
-    bank: SeriesBank, hosts: tuple[RankHost, ...], family: FamilySpec
+    bank: SeriesBank,
+    hosts: tuple[RankHost, ...],
+    family: FamilySpec,
+    teams: Sequence[Sequence[int]] = (),
 ) -> tuple[FleetLag, ...]:
     """Compare every rank's usual duration with the fleet's.
 
@@ -58,6 +62,7 @@ def compare_with_fleet(
         bank: series of the ranks' work of the family.
         hosts: host of every rank.
         family: family of local work.
+        teams: ranks that do the same work; each team is a fleet of its own. All ranks without it.
 
     Returns:
         One entry per rank that has any such work.
@@ -68,7 +73,7 @@ def compare_with_fleet(
     code = family.codes[0]
     seconds[0, :, code] = usual
     ones = np.ones((1, bank.count), dtype=np.int64)
-    references = fit_references(_TypicalStep(seconds, ones, ones > 0), hosts)
+    references = fit_references(_TypicalStep(seconds, ones, ones > 0), hosts, teams)
     ratios = compute_log_ratio(usual, references.fleet.fits[:, code].sum(axis=1))
     found = []
     for rank in np.flatnonzero(usual > 0).tolist():

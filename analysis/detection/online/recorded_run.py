@@ -29,7 +29,7 @@ def replay_alarms(run: RunData) -> tuple[Alarm, ...]:
     Args:
         run: a loaded run; its findings and its injected truth are not read.
     """
-    detector = OnlineDetector(run.hosts, run.is_lockstep)
+    detector = OnlineDetector(run.hosts, run.is_lockstep, run.teams)
     rows = (
         iterate_lockstep_rows(run.spans, run.world_size)
         if run.is_lockstep

@@ -24,6 +24,7 @@ from laggard.analysis.detection.online.detector import OnlineDetector
 from laggard.analysis.detection.online.step_rows import iterate_async_rows, iterate_lockstep_rows
 from laggard.analysis.tables.columns import LinkColumns, SpanColumns
 from laggard.analysis.tables.load_run import RankHost
+from laggard.analysis.tables.planned_blocks import list_teams
 from laggard.core.run_schema import Alarm
 from laggard.core.span_schema import Lane
 from laggard.core.virtual_time import Dilation
@@ -117,6 +118,7 @@ class StragglerWatcher:
                 RankHost(rank, *each, "cpu", 1.0, 0, 0) for rank, each in enumerate(self.plan.hosts)
             ),
             self.plan.lockstep,
+            list_teams(self.plan.stages, world),
         )
         self._waiting = [np.zeros(0, dtype=SPAN_ROW) for _ in range(world)]
         self._dilation = Dilation(self.plan.dilation)

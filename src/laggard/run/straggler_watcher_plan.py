@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from laggard.analysis.tables.planned_blocks import number_stages, read_planned_blocks
 from laggard.core.run_schema import ALARMS_FILE
 from laggard.run.run_context import RunContext
 from laggard.workloads.plan import sampled_hosts
@@ -21,6 +22,7 @@ class WatcherPlan(BaseModel):
         sampled: names of hosts in the order in which the link sampler numbers them.
         lockstep: whether all ranks take the same steps.
         dilation: real seconds per virtual second.
+        stages: number of each rank's part of a divided model; none if all ranks do the same work.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +33,7 @@ class WatcherPlan(BaseModel):
     sampled: tuple[str, ...]
     lockstep: bool
     dilation: float
+    stages: tuple[int, ...] = ()
 
 
 def plan_watcher(context: RunContext) -> WatcherPlan:
@@ -43,4 +46,8 @@ def plan_watcher(context: RunContext) -> WatcherPlan:
         sampled=sampled_hosts(workload, hosts),
         lockstep=workload.strategy.sync_mode == "lockstep" and not workload.churn_entries,
         dilation=context.dilation.factor,
+        stages=number_stages(
+            read_planned_blocks(workload.strategy.model_dump()),
+            [host.name for host in context.scenario.ranks],
+        ),
     )

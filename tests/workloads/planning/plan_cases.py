@@ -13,11 +13,11 @@ import torch.distributed as dist
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.models import build_model
 from laggard.workloads.models.initial_model import write_model
-from laggard.workloads.models.partial_model import PartialModel
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan, ReplicaAverage
 from laggard.workloads.planning.split_model import split_model
 from laggard.workloads.planning.step_tasks import StepTasks, build_chain_tasks
+from laggard.workloads.strategies.pipeline.partial_model import PartialModel
 from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor, find_shapes
 from laggard.workloads.tracing.recorder import Recorder
 

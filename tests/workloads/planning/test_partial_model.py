@@ -11,8 +11,8 @@ from torch import nn
 
 from laggard.workloads.models import build_model
 from laggard.workloads.models.initial_model import write_model
-from laggard.workloads.models.partial_model import PartialModel
 from laggard.workloads.planning.split_model import SplitModel, split_model
+from laggard.workloads.strategies.pipeline.partial_model import PartialModel
 
 
 class WithBuffers(nn.Module):

@@ -17,11 +17,11 @@ from laggard.core.rules.synchronization import SynchronizesEveryStep
 from laggard.workloads.datasets.dataset import Batch
 from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.models.model_state import save_state
-from laggard.workloads.models.partial_model import PartialModel
 from laggard.workloads.planning.plan_file import PlanFile
 from laggard.workloads.planning.split_model import split_model
 from laggard.workloads.planning.step_tasks import build_chain_tasks
 from laggard.workloads.strategies.base.strategy import DividedModel, TrainingContext
+from laggard.workloads.strategies.pipeline.partial_model import PartialModel
 from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor, find_shapes
 from laggard.workloads.tracing.step_result import StepResult
 
