@@ -5,6 +5,9 @@
 Five models are planned on four continua of four hosts, and each plan is trained for 20 steps. The
 blocks of the model are measured twice before the run and twice after it, and the median of the four
 predictions counts, since the speed of a shared machine changes. RUNS is the folder of the runs.
+
+Then one model is trained by a parameter server and by all-reduce, with links to the server that are
+slower and faster than the rate at which both should take as long.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from laggard.predict.planning.model_plan import (
     profile_scenario_model,
 )
 from laggard.predict.planning.model_plan_output import find_best_baseline
-from laggard.workloads.planning.evaluate_plan import compute_step_s
+from laggard.workloads.planning.baselines import list_baselines
+from laggard.workloads.planning.evaluate_plan import compute_step_s, evaluate_plan
 from laggard.workloads.planning.plan_file import build_plan_file, write_plan
 
 MODELS = ("cnn", "wide_cnn", "resnet8", "transformer", "wide_mlp")
@@ -59,6 +63,18 @@ CONTINUA = {
     "unequal links": (UNEQUAL_LINKS, EQUAL_HOSTS),
     "both unequal": (UNEQUAL_LINKS, UNEQUAL_HOSTS),
 }
+AVERAGE_MBPS, AVERAGE_FACTORS = 40.0, (0.75, 1.2, 1.8, 3.0)
+AVERAGE_LINKS = """\
+networks:
+  - {{src: "*", dst: "*", delay: 0.2ms, rate: {rate}mbit}}
+  - {{src: "cloud.*", dst: "edge.*", delay: 0.2ms, rate: {server}mbit, symmetric: true}}
+"""
+AVERAGE_HOSTS = """\
+deterministic:
+  - {hosts: "cloud.*", cpu: 41%}
+  - {hosts: "edge.*", cpu: 40%}
+"""
+PLANNED = ["workload.strategy={name: planned, plan: plan.yaml}"]
 WORKLOAD = """\
 model: {model}
 dataset: digits
@@ -89,7 +105,7 @@ def list_overrides(planned: PlannedModel) -> list[str]:
     """Return what trains a scenario by a plan: on the hosts that the plan uses."""
     devices = build_plan_file(planned.problem, planned.found).list_devices()
     return [
-        "workload.strategy={name: planned, plan: plan.yaml}",
+        *PLANNED,
         f"workload.placement={{workers: [{', '.join(devices)}], per_host: 1}}",
     ]
 
@@ -131,6 +147,34 @@ def compare(model: str, continuum: str, folder: Path, runs: Path) -> float | Non
     return error
 
 
+def compare_averages(folder: Path, runs: Path) -> None:
+    """Print the measured steps with a server and with all-reduce, at two rates of its links.
+
+    Of three equal hosts, each sends a server the parameters once and gets them once. A ring passes
+    4/3 of them over each link, at the rate of the slowest one. So both take as long if the links to
+    the server are 1.5 times as fast as the others.
+    """
+    print("\n| links to the server | parameter server | all-reduce |\n|---|---|---|")
+    for factor in AVERAGE_FACTORS:
+        own = folder / f"{factor}"
+        write_scenario(own, "wide_mlp", "equal")
+        (own / "layers_services.yaml").write_text(LAYERS.replace("quantity: 2", "quantity: 1", 1))
+        (own / "network.yaml").write_text(
+            AVERAGE_LINKS.format(rate=AVERAGE_MBPS, server=factor * AVERAGE_MBPS)
+        )
+        (own / "heterogeneity.yaml").write_text(AVERAGE_HOSTS)
+        planned = plan_model(own)
+        cells = []
+        for way in ("parameter server", "all-reduce"):
+            plan = list_baselines(planned.problem)[f"data parallel, {way}, even"]
+            found = evaluate_plan(planned.problem, plan)
+            write_plan(own / "plan.yaml", build_plan_file(planned.problem, found))
+            ended = run_in_subprocess(own, PLANNED, runs, timeout_s=TOO_LONG_S)
+            folder_of_run = Path(str((ended.result or {})["folder"]))
+            cells.append(f"{measure_step_s(folder_of_run):.2f} s, {found.step_s:.2f} predicted")
+        print(f"| {factor:.2f} times as fast | " + " | ".join(cells) + " |", flush=True)
+
+
 def predict_step_s(planned: PlannedModel) -> float:
     """Measure the blocks again, and return the predicted seconds of a step of the same plan."""
     scenario = planned.scenario
@@ -159,6 +203,9 @@ def main() -> None:
         f"\n{len(known)} of {len(errors)} runs: median error {statistics.median(known):.1%},"
         f" 90th percentile {np.quantile(known, 0.9):.1%}"
     )
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(temporary) / "runs"
+        compare_averages(Path(temporary), runs)
 
 
 if __name__ == "__main__":
