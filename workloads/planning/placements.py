@@ -11,7 +11,7 @@ from laggard.core.errors import InputError
 
 
 class ReplicaAverage(enum.StrEnum):
-    """How the replicas of a block get the same gradients."""
+    """Way in which the replicas of a block get the same gradients."""
 
     NONE = "none"
     SERVER = "server"

@@ -1,4 +1,4 @@
-"""What is planned: the blocks of a model, the devices, and the links between them."""
+"""Problem of a plan: the blocks of a model, the devices, and the links between them."""
 
 from __future__ import annotations
 

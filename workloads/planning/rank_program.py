@@ -1,4 +1,4 @@
-"""What one device does in a step of a plan, in the order of the plan; pure.
+"""Instructions of one device in a step of a plan, in the order of the plan; pure.
 
 All devices follow one order of all tasks of a step. So a device that waits for a message waits for
 a task that is earlier in this order, and no two can wait for each other.

@@ -36,7 +36,7 @@ class StepTaskKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StepTask:
-    """What a task of a step does.
+    """Meaning of a task of a step.
 
     Attributes:
         kind: its kind.

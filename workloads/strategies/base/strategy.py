@@ -28,7 +28,7 @@ def _ignore_decision(_step: int, _sentence: str) -> None:
 
 @dataclass(frozen=True)
 class DividedModel:
-    """What ranks need to have parts of a model.
+    """Files and functions with which ranks get parts of a model.
 
     Attributes:
         example: two samples of the training set, [2, ...].
