@@ -96,3 +96,15 @@ def test_a_proof_says_how_good_the_plan_is(tmp_path: Path) -> None:
     )
     proof = json.loads(found.stdout)["proof"]
     assert proof["bound_s"] <= proof["step_s"] * (1 + 1e-9)
+
+
+def test_hosts_that_a_plan_leaves_out_are_named_by_those_that_it_uses(tmp_path: Path) -> None:
+    folder = str(write_scenario(tmp_path / "known", edge=3))
+    far = 'network.networks=[{src: "*", dst: "*", delay: 500ms, rate: 10kbit}]'
+    arguments = ["plan-model", folder, "--evaluations", "100"]
+    found = CliRunner().invoke(
+        main, [*arguments, "--set", far, "--output", str(tmp_path / "p.yaml")]
+    )
+    assert found.exit_code == 0, found.output
+    (used,) = read_plan(tmp_path / "p.yaml").list_devices()
+    assert f"set placement.workers to [{used}]" in found.stdout

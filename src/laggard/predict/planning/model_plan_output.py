@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from laggard.core.text.text_columns import align_columns
 from laggard.predict.planning.model_plan import PlannedModel
 from laggard.workloads.planning.placements import BlockPlacement, ReplicaAverage
+from laggard.workloads.planning.plan_file import build_plan_file
 from laggard.workloads.planning.plan_memory import compute_memory
 from laggard.workloads.planning.step_tasks import list_flows
 
@@ -21,9 +22,18 @@ def format_planned_model(planned: PlannedModel) -> str:
     lines = [format_reason(planned), *_format_blocks(planned), *_format_comparison(planned)]
     if planned.exact is not None:
         lines.append(planned.exact.format_certificate())
-    if planned.note is not None:
-        lines.append(f"note: {planned.note}")
+    lines += [f"note: {each}" for each in (_name_idle_hosts(planned), planned.note) if each]
     return "\n".join(lines)
+
+
+def _name_idle_hosts(planned: PlannedModel) -> str | None:
+    """Return where workers must be placed, if the plan leaves hosts out."""
+    every = [each.name for each in planned.problem.devices]
+    used = build_plan_file(planned.problem, planned.found).list_devices()
+    if len(used) == len(every):
+        return None
+    names = ", ".join(each for each in every if each in used)
+    return f"the plan leaves hosts out; to train by it, set placement.workers to [{names}]"
 
 
 def format_reason(planned: PlannedModel) -> str:
