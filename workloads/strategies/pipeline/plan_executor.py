@@ -79,6 +79,7 @@ class PlanExecutor:
         self._batch = sum(plan.placements[0].samples)
         self._program = build_rank_program(tasks, plan, order, rank)
         self._messages = [each for each in self._program if self._is_received(each)]
+        self._senders = {each.number: each.task.device for each in self._messages}
         self._states = {
             number: FlatState(blocks[number])
             for number, placement in enumerate(plan.placements)
@@ -180,11 +181,12 @@ class PlanExecutor:
                 if task.device == self._rank:
                     self._send(instruction)
 
-    def _wait_for(self, number: int, peer: int) -> torch.Tensor:
-        """Return a message when it has arrived, and record the wait for it."""
+    def _wait_for(self, number: int) -> torch.Tensor:
+        """Return a message when it has arrived, and record the wait for its sender."""
         buffer, work = self._step.arriving.pop(number)
         if not work.is_completed():
-            self._recorder.enter(Phase.COMM, peer=peer, payload_bytes=buffer.nbytes)
+            sender = self._senders[number]
+            self._recorder.enter(Phase.COMM, peer=sender, payload_bytes=buffer.nbytes)
             work.wait()
         return buffer
 
@@ -193,7 +195,7 @@ class PlanExecutor:
         parts = []
         for flow in sources:
             if flow.number >= 0:
-                parts.append(self._wait_for(flow.number, flow.src))
+                parts.append(self._wait_for(flow.number))
             else:
                 assert own is not None
                 parts.append(own[flow.src_first : flow.src_first + flow.samples])
@@ -286,7 +288,7 @@ class PlanExecutor:
                 work.wait()
             else:
                 total = self._read_gradients(block) if total is None else total
-                total += self._wait_for(number, self._rank)
+                total += self._wait_for(number)
         self._recorder.enter(Phase.OPTIMIZER)
         if total is not None:
             self._states[block].write_gradients(total)
@@ -302,7 +304,7 @@ class PlanExecutor:
         """Wait for the models that servers send, and until everything is sent."""
         for message in self._messages:
             if message.task.kind is StepTaskKind.PULL:
-                received = self._wait_for(message.number, message.task.device)
+                received = self._wait_for(message.number)
                 flat = self._states[message.task.block]
                 flat.write(torch.cat([received, flat.read()[flat.parameters :]]))
         for _, work in self._step.sending:
