@@ -13,6 +13,7 @@ from laggard.predict.planning.exact_search import find_exact_plan
 from laggard.workloads.planning.baselines import list_baselines, list_pipelines
 from laggard.workloads.planning.evaluate_plan import compute_step_s
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
+from laggard.workloads.planning.placement_choices import list_clusters, list_placements
 from laggard.workloads.planning.placements import ModelPlan, ReplicaAverage
 from laggard.workloads.planning.plan_memory import fits_memory
 from laggard.workloads.planning.planning_problem import PlanningProblem
@@ -101,6 +102,32 @@ def test_parameter_server_and_all_reduce_change_places_at_the_analytic_rate() ->
     # that of the others, and not above.
     assert compare(149.0) > 0 > compare(151.0)
     assert size_bytes > 0
+
+
+def test_devices_that_fast_links_connect_are_tried_together() -> None:
+    problem = generate_problem(1, blocks=2, devices=4)
+
+    def connect(fast: set[tuple[int, int]], rest: float | None) -> PlanningProblem:
+        links = {
+            ends: NetworkHop(hop.ends, 1000.0 if tuple(sorted(ends)) in fast else rest or 1.0, 1.0)
+            for ends, hop in problem.links.items()
+            if rest is not None or tuple(sorted(ends)) in fast
+        }
+        return dataclasses.replace(problem, links=links)
+
+    near = connect({(0, 2), (1, 3)}, 5.0)
+    assert list_clusters(near) == ((0, 2), (1, 3), (0, 1, 2, 3))
+    tried = {each.devices for each in list_placements(near)}
+    assert {(0, 2), (1, 3), (0, 1, 2, 3), (0,), (3,)} <= tried
+    assert list_clusters(connect({(0, 2), (1, 3)}, None)) == ((0, 2), (1, 3))
+    # Replicas that are near to each other are better than all of them.
+    devices = tuple(
+        dataclasses.replace(problem.devices[0], name=each.name) for each in problem.devices
+    )
+    equal = dataclasses.replace(connect({(1, 3)}, 0.5), devices=devices)
+    found = search_plan(equal)
+    assert {each.devices for each in found.plan.placements} <= {(1,), (3,), (1, 3)}
+    assert any(each.devices == (1, 3) for each in found.plan.placements)
 
 
 def test_what_fits_on_no_device_is_divided() -> None:
