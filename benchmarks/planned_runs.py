@@ -103,7 +103,7 @@ def write_scenario(folder: Path, model: str, continuum: str) -> None:
 
 def list_overrides(planned: PlannedModel) -> list[str]:
     """Return what trains a scenario by a plan: on the hosts that the plan uses."""
-    devices = build_plan_file(planned.problem, planned.found).list_devices()
+    devices = list_used(planned)
     return [
         *PLANNED,
         f"workload.placement={{workers: [{', '.join(devices)}], per_host: 1}}",
@@ -184,7 +184,7 @@ def predict_step_s(planned: PlannedModel) -> float:
 
 def list_used(planned: PlannedModel) -> list[str]:
     """Return the names of the hosts that a plan uses."""
-    return list(build_plan_file(planned.problem, planned.found).list_devices())
+    return list(build_plan_file(planned.problem, planned.found).hosts)
 
 
 def main() -> None:

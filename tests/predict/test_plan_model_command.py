@@ -106,5 +106,5 @@ def test_hosts_that_a_plan_leaves_out_are_named_by_those_that_it_uses(tmp_path: 
         main, [*arguments, "--set", far, "--output", str(tmp_path / "p.yaml")]
     )
     assert found.exit_code == 0, found.output
-    (used,) = read_plan(tmp_path / "p.yaml").list_devices()
+    (used,) = read_plan(tmp_path / "p.yaml").hosts
     assert f"set placement.workers to [{used}]" in found.stdout

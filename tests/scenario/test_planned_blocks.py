@@ -27,6 +27,7 @@ def build_plan(**changed: object) -> dict[str, object]:
         "batch": 64,
         "micro_batches": 1,
         "step_s": 1.0,
+        "hosts": HOSTS,
         "blocks": [block],
         "order": list(range(7)),
         **changed,
@@ -49,7 +50,7 @@ def test_the_content_of_a_plan_is_part_of_the_scenario(tmp_path: Path) -> None:
     strategy = scenario.workload.strategy
     assert isinstance(strategy, PlannedParameters)
     assert isinstance(strategy.plan, PlanFile)
-    assert strategy.plan.list_devices() == tuple(HOSTS)
+    assert strategy.plan.hosts == tuple(HOSTS)
     assert strategy.describe() == "planned, 1 blocks, 1 micro-batches"
     # A run keeps the file, so that it can be run again.
     assert "plan.yaml" in scenario.files()
@@ -60,6 +61,8 @@ def test_the_content_of_a_plan_is_part_of_the_scenario(tmp_path: Path) -> None:
     [
         (None, {}, "plan"),
         ([1], {}, "plan.yaml"),
+        (build_plan(hosts=[*HOSTS, "x"]), {}, "hosts: x is not once"),
+        (build_plan(hosts=[*HOSTS, HOSTS[0]]), {}, "list each host"),
         (build_plan(batch=65), {}, "batch_size is 64"),
         (build_plan(), {"per_host": 2}, "set placement.per_host to 1"),
         (build_plan(), {"edge": 3}, "gives no block to edge.trainer.1.3"),

@@ -72,7 +72,9 @@ def list_clusters(problem: PlanningProblem) -> tuple[tuple[int, ...], ...]:
             for src, dst in (pair, pair[::-1])
         )
 
-    cluster_of = {number: (number,) for number in range(len(problem.devices))}
+    cluster_of: dict[int, tuple[int, ...]] = {
+        number: (number,) for number in range(len(problem.devices))
+    }
     found: list[tuple[int, ...]] = []
     for pair in sorted(combinations(cluster_of, 2), key=pass_s):
         first, second = (cluster_of[each] for each in pair)

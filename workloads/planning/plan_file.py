@@ -45,6 +45,11 @@ class PlanFile(Section):
         ge=1, le=1024, description="parts of the batch that pass one after another"
     )
     step_s: float = Field(gt=0, allow_inf_nan=False, description="predicted seconds of a step")
+    hosts: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=100_000,
+        description="hosts that compute, in the order in which they have the samples of a batch",
+    )
     blocks: tuple[PlannedBlock, ...] = Field(
         min_length=1, max_length=1024, description="blocks in their order"
     )
@@ -52,10 +57,22 @@ class PlanFile(Section):
         max_length=10_000_000, description="numbers of the tasks of a step, in their order"
     )
 
-    def list_devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that compute or average."""
-        names = [name for block in self.blocks for name in (*block.devices, block.server)]
-        return tuple(dict.fromkeys(name for name in names if name is not None))
+    def find_ranks(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the rank of each host of the plan.
+
+        Args:
+            names: name of the host of each rank.
+
+        Raises:
+            InputError: a host has no rank.
+        """
+        missing = next((each for each in self.hosts if each not in names), None)
+        if missing is not None:
+            raise InputError(
+                f"the plan needs {missing}, which has no worker — make a new plan with `laggard"
+                " plan-model`, or place workers as when it was made"
+            )
+        return tuple(names.index(each) for each in self.hosts)
 
     def require_model(self, blocks: Sequence[tuple[str, float]]) -> None:
         """Raise an error unless the plan is for a model of these blocks.
@@ -73,18 +90,19 @@ class PlanFile(Section):
                 " make a new plan with `laggard plan-model`"
             )
 
-    def to_plan(self, devices: Sequence[str]) -> ModelPlan:
-        """Return the plan for devices in this order.
+    def to_plan(self) -> ModelPlan:
+        """Return the plan, whose devices are the hosts in their order.
 
         Raises:
-            InputError: a device is missing, or a block does not divide the batch.
+            InputError: a host is missing or there twice, or a block does not divide the batch.
         """
-        places = {name: place for place, name in enumerate(devices)}
-        missing = next((each for each in self.list_devices() if each not in places), None)
-        if missing is not None:
+        places = {name: place for place, name in enumerate(self.hosts)}
+        used = {name for block in self.blocks for name in block.devices}
+        if len(places) < len(self.hosts) or used != {*places}:
+            wrong = next(iter(sorted(used ^ {*places})), "one of them")
             raise InputError(
-                f"the plan needs {missing}, which has no worker — make a new plan with `laggard"
-                " plan-model`, or place workers as when it was made"
+                f"hosts: {wrong} is not once among the hosts and in the blocks — list each host of"
+                " the blocks once"
             )
         return ModelPlan(
             tuple(self._place(block, places) for block in self.blocks), self.micro_batches
@@ -123,6 +141,11 @@ def build_plan_file(problem: PlanningProblem, found: EvaluatedPlan) -> PlanFile:
         batch=problem.batch,
         micro_batches=found.plan.micro_batches,
         step_s=found.step_s,
+        hosts=tuple(
+            name
+            for device, name in enumerate(names)
+            if any(each.samples[device] for each in found.plan.placements)
+        ),
         blocks=tuple(
             PlannedBlock(
                 name=block.name,

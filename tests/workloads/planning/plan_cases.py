@@ -22,6 +22,8 @@ from laggard.workloads.strategies.pipeline.plan_executor import PlanExecutor, fi
 from laggard.workloads.tracing.recorder import Recorder
 
 SAMPLES, LR, MOMENTUM = 64, 0.1, 0.9
+RANKS = (2, 0, 1)
+"""Rank of each device: workers need not be placed in the order of the plan."""
 
 
 def generate_samples() -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,6 +49,7 @@ def train_by_plan(argument: str) -> None:
     """Train in float64 by a plan; save the losses and the own blocks' parameters."""
     case = json.loads(argument)
     folder, rank = Path(case["folder"]), case["rank"]
+    device = RANKS.index(rank)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -60,7 +63,7 @@ def train_by_plan(argument: str) -> None:
         divided = split_model(model, example, most=len(plan.placements))
     assert len(divided.blocks) == len(plan.placements)
     partial, shapes = PartialModel(model, divided.blocks), find_shapes(divided.blocks, example)
-    own = [number for number, each in enumerate(plan.placements) if each.samples[rank]]
+    own = [number for number, each in enumerate(plan.placements) if each.samples[device]]
     for number in own:
         partial.load(number, folder / f"initial-{rank}", torch.device("cpu"))
     optimizers = {
@@ -70,7 +73,7 @@ def train_by_plan(argument: str) -> None:
     tasks, batch = build_tasks(plan), sum(plan.placements[0].samples)
     with Recorder(WorkerOutputDir(folder), rank, case["world_size"]) as recorder:
         executor = PlanExecutor(
-            divided.blocks, optimizers, plan, tasks, case["order"], rank, recorder, shapes
+            divided.blocks, optimizers, plan, tasks, case["order"], device, RANKS, recorder, shapes
         )
         needed = sorted({*executor.list_rows(0), *executor.list_rows(len(divided.blocks) - 1)})
         rows, losses = {row: place for place, row in enumerate(needed)}, []
@@ -81,7 +84,7 @@ def train_by_plan(argument: str) -> None:
     state = {
         number: [each.tolist() for each in block.parameters()]
         for number, block in enumerate(divided.blocks)
-        if plan.placements[number].samples[rank]
+        if plan.placements[number].samples[device]
     }
     (folder / f"{rank}.json").write_text(json.dumps({"losses": losses, "state": state}))
     dist.destroy_process_group()

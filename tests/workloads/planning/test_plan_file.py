@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,16 @@ from laggard.core.errors import InputError, LaggardError
 from laggard.core.simulation.task_graph import schedule_in_order
 from laggard.workloads.planning.evaluate_plan import evaluate_plan
 from laggard.workloads.planning.local_search import SearchOptions, search_plan
-from laggard.workloads.planning.placement_choices import list_placements
+from laggard.workloads.planning.placement_choices import list_replicas
 from laggard.workloads.planning.placements import ModelPlan
 from laggard.workloads.planning.plan_file import PlanFile, build_plan_file, read_plan, write_plan
 from laggard.workloads.planning.step_tasks import build_chain_tasks, build_step_tasks
 from tests.workloads.planning.generated_problems import generate_problem
 
 
-def build_file(seed: int = 1, placement: int = -1) -> PlanFile:
-    problem = generate_problem(seed, blocks=3)
-    plan = ModelPlan((list_placements(problem)[placement],) * 3)
+def build_file() -> PlanFile:
+    problem = generate_problem(1, blocks=3)
+    plan = ModelPlan((list_replicas(problem, range(3))[-1],) * 3)
     return build_plan_file(problem, evaluate_plan(problem, plan))
 
 
@@ -30,12 +31,19 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "plan.yaml"
     write_plan(path, build_plan_file(problem, found))
     content = read_plan(path)
-    plan = content.to_plan([each.name for each in problem.devices])
-    assert plan == found.plan
+    plan = content.to_plan()
+    used = [place for place, each in enumerate(problem.devices) if each.name in content.hosts]
+    assert content.hosts == tuple(problem.devices[place].name for place in used)
+    kept = [tuple(each.samples[place] for place in used) for each in found.plan.placements]
+    assert [each.samples for each in plan.placements] == kept
     # The numbers of tasks are the same without times, and their order gives the same step.
     sizes = [each.parameter_bytes for each in content.blocks]
-    assert build_chain_tasks(plan, sizes).meanings == found.tasks.meanings
-    again = schedule_in_order(build_step_tasks(problem, plan).tasks, content.order)
+    meanings = [
+        dataclasses.replace(each, device=used[each.device], dst=used[each.dst])
+        for each in build_chain_tasks(plan, sizes).meanings
+    ]
+    assert meanings == found.tasks.meanings
+    again = schedule_in_order(build_step_tasks(problem, found.plan).tasks, content.order)
     assert again.makespan_s == pytest.approx(found.step_s)
 
 
@@ -43,12 +51,20 @@ def test_a_plan_for_something_else_is_refused() -> None:
     content = build_file()
     sizes = [(each.name, each.parameter_bytes) for each in content.blocks]
     content.require_model(sizes)
-    assert content.to_plan(["device 2", "device 0", "other", "device 1"])
+    assert content.find_ranks(["device 2", "device 0", "other", "device 1"]) == (1, 3, 0)
     for wrong in (sizes[:2], [*sizes[:2], ("x", sizes[2][1])], [*sizes[:2], (sizes[2][0], 1.0)]):
         with pytest.raises(InputError, match="not those of this one"):
             content.require_model(wrong)
     with pytest.raises(InputError, match="needs device"):
-        content.to_plan(["device 0", "device 9"])
+        content.find_ranks(["device 0", "device 9"])
+
+
+@pytest.mark.parametrize(
+    "hosts", [["device 0"], ["device 0", "device 1", "device 2", "x"], ["device 1"] * 3]
+)
+def test_hosts_are_those_of_the_blocks(hosts: list[str]) -> None:
+    with pytest.raises(InputError, match="list each host of the blocks once"):
+        build_file().model_copy(update={"hosts": tuple(hosts)}).to_plan()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +89,7 @@ def test_impossible_placements_are_refused(changed: dict[str, object], message: 
     values = build_file().model_dump()
     values["blocks"] = [{**values["blocks"][0], "server": None, **changed}, *values["blocks"][1:]]
     with pytest.raises(InputError, match=message):
-        PlanFile.model_validate(values).to_plan(["device 0", "device 1", "device 2"])
+        PlanFile.model_validate(values).to_plan()
 
 
 @pytest.mark.parametrize(

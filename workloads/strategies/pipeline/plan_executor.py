@@ -1,8 +1,7 @@
 """One rank's part of the steps of a plan: passes, messages, averages and updates.
 
-Rank k is device k of the plan. Messages go point to point over torch's process group. All receives
-of a step are posted when it begins, and sends wait for nobody, so a rank only waits for what its
-next pass needs.
+Messages go point to point over torch's process group. All receives of a step are posted when it
+begins, and sends wait for nobody, so a rank only waits for what its next pass needs.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ class PlanExecutor:
         plan: the plan.
         tasks: tasks of a step of it.
         order: order of these tasks.
-        rank: number of this rank.
+        device: number of this rank's device in the plan.
+        ranks: rank of each device.
         recorder: recorder of the phases.
         shapes: inputs of the model, and outputs of each block, for some samples; [n, ...] each, on
             the device `meta`.
@@ -70,20 +70,21 @@ class PlanExecutor:
         plan: ModelPlan,
         tasks: StepTasks,
         order: Sequence[int],
-        rank: int,
+        device: int,
+        ranks: Sequence[int],
         recorder: Recorder,
         shapes: Sequence[torch.Tensor],
     ) -> None:
         self._blocks, self._optimizers, self._plan = blocks, optimizers, plan
-        self._rank, self._recorder = rank, recorder
+        self._device, self._ranks, self._recorder = device, ranks, recorder
         self._batch = sum(plan.placements[0].samples)
-        self._program = build_rank_program(tasks, plan, order, rank)
+        self._program = build_rank_program(tasks, plan, order, device)
         self._messages = [each for each in self._program if self._is_received(each)]
-        self._senders = {each.number: each.task.device for each in self._messages}
+        self._senders = {each.number: ranks[each.task.device] for each in self._messages}
         self._states = {
             number: FlatState(blocks[number])
             for number, placement in enumerate(plan.placements)
-            if placement.samples[rank]
+            if placement.samples[device]
         }
         # Walking through the modules of a block takes longer than many an operation.
         self._parameters = {number: [*blocks[number].parameters()] for number in self._states}
@@ -95,7 +96,7 @@ class PlanExecutor:
         task = instruction.task
         is_message = bool(instruction.sources) and instruction.sources[0].number >= 0
         is_message &= task.kind in (StepTaskKind.ACTIVATION, StepTaskKind.GRADIENT)
-        return (is_message or task.kind in _PARAMETER_KINDS) and task.dst == self._rank
+        return (is_message or task.kind in _PARAMETER_KINDS) and task.dst == self._device
 
     def _open_groups(self) -> Mapping[tuple[int, ...], dist.ProcessGroup | None]:
         """Open a process group for each set of replicas that all-reduce."""
@@ -104,7 +105,10 @@ class PlanExecutor:
             for each in self._plan.placements
             if each.average is ReplicaAverage.ALL_REDUCE
         )
-        return {devices: dist.new_group(list(devices)) for devices in sets}
+        return {
+            devices: dist.new_group(sorted(self._ranks[each] for each in devices))
+            for devices in sets
+        }
 
     def list_rows(self, block: int) -> tuple[int, ...]:
         """Return the rows of the batch whose samples pass through a block on this rank."""
@@ -117,8 +121,8 @@ class PlanExecutor:
     def _list_micro_rows(self, block: int, micro_batch: int) -> range:
         micro_batches = self._plan.micro_batches
         counts = self._plan.placements[block].divide(micro_batch, micro_batches)
-        first = self._batch * micro_batch // micro_batches + sum(counts[: self._rank])
-        return range(first, first + counts[self._rank])
+        first = self._batch * micro_batch // micro_batches + sum(counts[: self._device])
+        return range(first, first + counts[self._device])
 
     def measure_step_ns(self) -> float:
         """Return the CPU time of this rank's passes in a step, in ns; no parameter changes."""
@@ -162,7 +166,7 @@ class PlanExecutor:
             like = self._shapes[task.block + 1]
             shape = (message.samples, *like.shape[1:])
         buffer = torch.empty(shape, dtype=like.dtype)
-        work = dist.irecv(buffer, src=task.device, tag=message.number)
+        work = dist.irecv(buffer, src=self._senders[message.number], tag=message.number)
         assert work is not None
         self._step.arriving[message.number] = buffer, work
 
@@ -178,7 +182,7 @@ class PlanExecutor:
             case StepTaskKind.UPDATE:
                 self._update(instruction)
             case _:
-                if task.device == self._rank:
+                if task.device == self._device:
                     self._send(instruction)
 
     def _wait_for(self, number: int) -> torch.Tensor:
@@ -264,7 +268,7 @@ class PlanExecutor:
                 assert gradient is not None
                 whole = gradient
             tensor = whole[flow.src_first : flow.src_first + flow.samples].contiguous()
-        work = dist.isend(tensor, dst=task.dst, tag=instruction.number)
+        work = dist.isend(tensor, dst=self._ranks[task.dst], tag=instruction.number)
         assert work is not None
         state.sending.append((tensor, work))
 

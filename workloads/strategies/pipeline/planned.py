@@ -44,7 +44,9 @@ class Planned(SynchronizesEveryStep):
         with torch.device("meta"):
             divided = split_model(context.model, example)
         plan.require_model(divided.list_sizes())
-        self._plan, self._blocks = plan.to_plan(context.hosts), divided.blocks
+        self._plan, self._blocks = plan.to_plan(), divided.blocks
+        self._ranks = plan.find_ranks(context.hosts)
+        self._device = self._ranks.index(context.rank)
         self._partial = PartialModel(context.model, divided.blocks)
         shapes = find_shapes(divided.blocks, example)
         self.optimizer, optimizers = context.optimizer, self._load_blocks(context.divided)
@@ -54,7 +56,8 @@ class Planned(SynchronizesEveryStep):
             self._plan,
             build_chain_tasks(self._plan, [size for _, size in divided.list_sizes()]),
             plan.order,
-            context.rank,
+            self._device,
+            self._ranks,
             context.recorder,
             shapes,
         )
@@ -65,7 +68,7 @@ class Planned(SynchronizesEveryStep):
         """Load this rank's blocks, and build an optimizer of each that has parameters."""
         context, optimizers = self._context, {}
         for number, placement in enumerate(self._plan.placements):
-            if placement.samples[context.rank]:
+            if placement.samples[self._device]:
                 self._partial.load(number, divided.initial_model, context.device)
                 if any(True for _ in self._blocks[number].parameters()):
                     optimizers[number] = divided.build_optimizer(self._blocks[number])
@@ -89,13 +92,13 @@ class Planned(SynchronizesEveryStep):
 
     def write_model(self, part: Callable[[int], Path]) -> None:
         """Give rank 0 one block of the others after another, which it writes (see `Strategy`)."""
-        rank = self._context.rank
+        rank, writer = self._context.rank, self._ranks.index(0)
         for number, placement in enumerate(self._plan.placements):
             state = None
-            if placement.samples[0]:
+            if placement.samples[writer]:
                 state = self._partial.read_state(number) if rank == 0 else None
             elif self._partial.count_bytes(number):
-                state = self._pass_block(number, placement.devices[0])
+                state = self._pass_block(number, self._ranks[placement.devices[0]])
             if rank == 0:
                 named = {} if state is None else self._partial.name_state(number, state)
                 save_state(named, part(number))

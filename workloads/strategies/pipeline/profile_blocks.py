@@ -121,7 +121,7 @@ def _time_tasks(
     plan = ModelPlan((BlockPlacement((2 * count,)),) * len(model.blocks), micro_batches=2)
     tasks = build_chain_tasks(plan, [size for _, size in model.list_sizes()])
     executor = _TimedExecutor(
-        model.blocks, optimizers, plan, tasks, range(len(tasks.tasks)), 0, recorder, shapes
+        model.blocks, optimizers, plan, tasks, range(len(tasks.tasks)), 0, (0,), recorder, shapes
     )
     executor.times_s = defaultdict(list)
     batch = Batch(inputs, torch.zeros(count, dtype=torch.int64))

@@ -29,10 +29,10 @@ def format_planned_model(planned: PlannedModel) -> str:
 def _name_idle_hosts(planned: PlannedModel) -> str | None:
     """Return where workers must be placed, if the plan leaves hosts out."""
     every = [each.name for each in planned.problem.devices]
-    used = build_plan_file(planned.problem, planned.found).list_devices()
+    used = build_plan_file(planned.problem, planned.found).hosts
     if len(used) == len(every):
         return None
-    names = ", ".join(each for each in every if each in used)
+    names = ", ".join(used)
     return f"the plan leaves hosts out; to train by it, set placement.workers to [{names}]"
 
 

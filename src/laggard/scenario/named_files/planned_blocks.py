@@ -67,11 +67,11 @@ def _check(plan: PlanFile, workload: Workload, ranks: Sequence[str]) -> None:
             f"the plan is for a batch of {plan.batch} samples, and batch_size is"
             f" {workload.batch_size} — make a new plan with `laggard plan-model`"
         )
-    plan.to_plan(ranks)
-    devices = plan.list_devices()
-    idle = [name for name in ranks if name not in devices]
+    plan.to_plan()
+    plan.find_ranks(ranks)
+    idle = [name for name in ranks if name not in plan.hosts]
     if idle:
         raise InputError(
             f"the plan gives no block to {', '.join(idle[:4])}{', …' * (len(idle) > 4)} — place"
-            f" workers on its hosts only: placement.workers: [{', '.join(sorted(devices))}]"
+            f" workers on its hosts only: placement.workers: [{', '.join(plan.hosts)}]"
         )
