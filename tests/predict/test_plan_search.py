@@ -55,6 +55,16 @@ def test_the_exact_search_finds_the_optimum_of_all_plans_and_orders(
     assert "Optimal" in exact.format_certificate()
 
 
+@pytest.mark.parametrize("seed", [6, 9])
+def test_two_messages_between_the_same_devices_have_an_order(seed: int) -> None:
+    # The output of the first of four blocks is read by the second one and by the third one.
+    problem = generate_problem(seed, blocks=4)
+    placements = list_few_placements(problem)
+    exact = find_exact_plan(problem, placements, search_plan(problem, few(problem)))
+    assert exact.is_optimal
+    assert exact.step_s == pytest.approx(find_optimum(problem, placements), rel=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_plan_is_not_worse_than_any_known_one(seed: int) -> None:
     problem = generate_problem(seed, blocks=6, devices=4, memory=seed % 2 == 1)

@@ -156,7 +156,8 @@ class _ProgramBuilder:
         for src, dst, samples in flows:
             number = -1
             if src != dst:
-                number = self._number_of[StepTask(kind, block, into.micro_batch, src, dst)]
+                message = StepTask(kind, block, into.micro_batch, src, dst, block + 1)
+                number = self._number_of[message]
             yield SampleFlow(number, src, sent.get(src, 0), dst, got.get(dst, 0), samples)
             sent[src] = sent.get(src, 0) + samples
             got[dst] = got.get(dst, 0) + samples

@@ -44,6 +44,8 @@ class StepTask:
         micro_batch: number of the micro-batch; -1 for what follows the last one.
         device: number of the device that computes, or sends.
         dst: number of the device that receives; the same for computing.
+        reader: number of the block that reads the outputs of `block`, for these and their gradients;
+            -1 for another task.
     """
 
     kind: StepTaskKind
@@ -51,6 +53,7 @@ class StepTask:
     micro_batch: int
     device: int
     dst: int
+    reader: int = -1
 
 
 @dataclass
@@ -214,7 +217,8 @@ class _StepBuilder:
                 problem.delay_s(src, dst),
             )
             block = src_block if kind is StepTaskKind.ACTIVATION else dst_block
-            number = self._add(task, StepTask(kind, block, micro_batch, src, dst))
+            reader = max(src_block, dst_block)
+            number = self._add(task, StepTask(kind, block, micro_batch, src, dst, reader))
             arrivals.setdefault(dst, []).append(number)
 
     def _compute(

@@ -341,7 +341,8 @@ class _ExactModel:
         for (src, dst), sizes in messages.items():
             is_forward = first < second
             kind = StepTaskKind.ACTIVATION if is_forward else StepTaskKind.GRADIENT
-            meaning = StepTask(kind, min(first, second), micro_batch, src, dst)
+            block, reader = sorted((first, second))
+            meaning = StepTask(kind, block, micro_batch, src, dst, reader)
             message = self._add_interval(meaning, [(src, dst)], sizes)
             before, after = passes[first, micro_batch, src], passes[second, micro_batch, dst]
             delay = self._to_units(problem.delay_s(src, dst))
