@@ -56,6 +56,7 @@ def build_plan(placements: list[BlockPlacement], micro_batches: int) -> dict[str
         "batch": BATCH,
         "micro_batches": micro_batches,
         "step_s": 1.0,
+        "hosts": HOSTS,
         "blocks": [
             {
                 "name": name,

@@ -44,7 +44,7 @@ class StepTask:
         micro_batch: number of the micro-batch; -1 for what follows the last one.
         device: number of the device that computes, or sends.
         dst: number of the device that receives; the same for computing.
-        reader: number of the block that reads the outputs of `block`, for these and their gradients;
+        reader: number of the block that reads the outputs of `block`, for them and their gradients;
             -1 for another task.
     """
 
