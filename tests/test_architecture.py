@@ -34,6 +34,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "predict",
         "virtual",
         "flower",
+        "inference",
         "campaign",
         "reproduce",
         "verify",
@@ -85,8 +86,10 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "strategies/pipeline",
         "strategies",
         "scheduling",
+        "gallery",
         ".",
         "serving",
+        "inference",
     ),
     "analysis": (
         ".",

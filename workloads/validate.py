@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from laggard.core.corrections.host_patterns import check_pattern, warn_ambiguous_groups
@@ -16,14 +16,15 @@ from laggard.core.hosts import (
 )
 from laggard.core.yaml_source import KeyPath, YamlSource, YamlValue
 from laggard.workloads.specification.churn import Turn, faults, turns
+from laggard.workloads.specification.dataset_problems import find_dataset_problems
 from laggard.workloads.specification.datasets import (
     Cifar10,
     Digits,
     ImageFolder,
     Mnist5k,
     OwnDataset,
-    Synthetic,
 )
+from laggard.workloads.specification.placement_problems import list_placement_patterns
 from laggard.workloads.specification.stream import StreamSpec
 from laggard.workloads.strategies.base.parameters import (
     BalancedParameters,
@@ -49,21 +50,6 @@ EVALUATIONS_TO_STOP = 3
 DIGITS_TRAIN = 1437
 MNIST_5K_TRAIN = 4000
 """Numbers of training samples of the datasets."""
-
-
-def validate_placement(
-    workload: Workload, hosts: Sequence[Host], source: YamlSource
-) -> Iterator[Problem]:
-    """Yield a problem for each placement pattern that is malformed or matches no host."""
-    patterns = list(_list_placement_patterns(workload, source))
-    if len(patterns) > MAX_RULES:
-        rule = f"{len(patterns)} patterns; a placement may have at most {MAX_RULES}"
-        yield source.locate_problem(
-            ("placement", "workers"), rule, "use patterns that match several hosts each", "workers"
-        )
-        return
-    for key, pattern in patterns:
-        yield from check_pattern(source, key, pattern, hosts)
 
 
 def _check_requests(
@@ -102,23 +88,7 @@ def _check_requests(
         text = f"give prices, such as `prices: {{{layers[0]}: 1.20, gigabyte: 0.09}}`"
         prices: YamlValue = {"name": "cost", "prices": {layers[0]: 1.2, "gigabyte": 0.09}}
         yield source.locate_problem(("objective",), rule, write_value(("objective",), prices, text))
-    if (
-        isinstance(workload.dataset, Cifar10 | ImageFolder)
-        and not Path(workload.dataset.folder).is_dir()
-    ):
-        rule = f"there is no folder {workload.dataset.folder}"
-        yield source.locate_problem(
-            ("dataset", "folder"),
-            rule,
-            "write the path of an existing folder; relative paths start at the scenario's folder",
-        )
-    tokens = isinstance(workload.dataset, Synthetic) and workload.dataset.kind == "tokens"
-    if tokens and workload.model != "transformer" and ":" not in workload.model:
-        yield source.locate_problem(
-            ("model",),
-            "this model takes images, and the dataset gives tokens",
-            write_value(("model",), "transformer", "use `model: transformer`"),
-        )
+    yield from find_dataset_problems(workload.dataset, {("model",): workload.model}, source)
 
 
 def _check_strategy(
@@ -385,7 +355,7 @@ def find_warnings(
 ) -> Iterator[Problem]:
     """Yield a warning for each setting that is allowed but probably a mistake."""
     stop = workload.stop
-    for key, pattern in _list_placement_patterns(workload, source):
+    for key, pattern in list_placement_patterns(workload.placement, source):
         yield from warn_ambiguous_groups(source, key, pattern, hosts)
     if len(ranks) == 1:
         yield source.locate_problem(
@@ -436,20 +406,6 @@ def _count_train_samples(workload: Workload) -> int | None:
     if isinstance(workload.dataset, Mnist5k):
         return MNIST_5K_TRAIN
     return DIGITS_TRAIN if isinstance(workload.dataset, Digits) else workload.dataset.train
-
-
-def _list_placement_patterns(
-    workload: Workload, source: YamlSource
-) -> Iterable[tuple[KeyPath, str]]:
-    """Yield each placement pattern with its key path in the file."""
-    written = source.at(("placement", "workers"))
-    for i, pattern in enumerate(workload.placement.workers):
-        yield (
-            ("placement", "workers", i) if isinstance(written, list) else ("placement", "workers"),
-            pattern,
-        )
-    if workload.placement.server is not None:
-        yield ("placement", "server"), workload.placement.server
 
 
 def validate(

@@ -15,6 +15,7 @@ from laggard.analysis.findings.analysis_result import RELIABLE_REMAINDER, Analys
 from laggard.analysis.findings.answer_subjects import Subject, describe_hosts, describe_links
 from laggard.analysis.findings.asynchronous_sentences import format_asynchronous
 from laggard.analysis.findings.federated_result import find_federated_result, format_rounds
+from laggard.analysis.findings.slow_devices import format_slow_devices
 from laggard.analysis.findings.stream_result import format_lost_buffers, format_stream
 from laggard.analysis.findings.token_result import format_tokens, summarize_ledger
 from laggard.analysis.findings.wait_sentences import (
@@ -128,6 +129,8 @@ def split_answer(run: RunData, analysis: AnalysisResult | None) -> AnswerParts:
     """Return the sentences of `format_answer` by their purpose."""
     state = format_state(run)
     if analysis is None:
+        if run.serving is not None:
+            return AnswerParts(state, format_slow_devices(run.serving))
         if run.record is not None and not run.record.trains:
             untrained = "This experiment trains nothing: the plays of its workflow are all of it."
             return AnswerParts(state, (untrained,))

@@ -15,6 +15,7 @@ from laggard.analysis.report.figures import timeline
 from laggard.analysis.report.figures.drawing import DrawnFigure
 from laggard.analysis.report.outcome import Tile, build_outcome_tiles
 from laggard.analysis.report.ranks import build_ranks_table
+from laggard.analysis.report.requests import build_answer_tables, build_latency_table
 from laggard.analysis.report.run_setup import (
     ReportTable,
     build_setup_tables,
@@ -58,6 +59,7 @@ class Page:
     error: str
     contents: tuple[tuple[str, str], ...]
     outcome: tuple[Tile, ...]
+    requests: ReportTable | None
     analyzed: bool
     costed: bool
     uncosted: str
@@ -100,11 +102,13 @@ def build_page(
         error=(record.error or "") if record is not None else "",
         contents=_list_contents(
             outcome=bool(outcome),
+            requests=run.serving is not None,
             analyzed=analysis is not None,
             emulated=emulated,
             figures=bool(figures),
         ),
         outcome=outcome,
+        requests=build_latency_table(run),
         analyzed=analysis is not None,
         costed=analysis is not None and analysis.costed,
         uncosted=_explain_missing_costs(run),
@@ -124,6 +128,7 @@ def build_page(
         facts=list_facts(run),
         warnings=record.warnings if record is not None else (),
         tables=(
+            *build_answer_tables(run),
             *build_federated_tables(run),
             *build_stage_tables(run),
             *build_setup_tables(run),
@@ -158,10 +163,11 @@ def _format_status(run: RunData) -> StatusMessage:
 
 
 def _list_contents(
-    *, outcome: bool, analyzed: bool, emulated: bool, figures: bool
+    *, outcome: bool, requests: bool, analyzed: bool, emulated: bool, figures: bool
 ) -> tuple[tuple[str, str], ...]:
     parts = (
         ("outcome", "Outcome", outcome),
+        ("requests", "Requests", requests),
         ("stragglers", "Stragglers", analyzed),
         ("fidelity", "Fidelity", emulated),
         ("figures", "Figures", figures),

@@ -46,6 +46,7 @@ from laggard.core.run_schema import (
     StreamTask,
     select_latest_alarms,
 )
+from laggard.core.serving.serving_record import SERVING_FILE, ServingRecord
 from laggard.core.span_schema import host_schema, link_schema, span_schema, step_schema
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class RunData:
         stream_tasks: tasks of the stream of samples; empty without a stream.
         federated: rounds of a federated training; None for another one.
         ledger: transfers of tokens; empty without tokens.
+        serving: figures of an inference; None for another run.
     """
 
     folder: Path
@@ -107,6 +109,7 @@ class RunData:
     stream_tasks: tuple[StreamTask, ...] = ()
     federated: FederatedTraining | None = None
     ledger: tuple[LedgerEntry, ...] = ()
+    serving: ServingRecord | None = None
     # Results of `memoize`; they depend on the other fields only and are not compared.
     _memo: dict[Callable[[RunData], object], object] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -200,6 +203,7 @@ def load_run(path: Path, max_rows_in_memory: int = MAX_ROWS_IN_MEMORY) -> RunDat
         stream_tasks=_read_stream_tasks(folder / STREAM_FILE),
         federated=_read_federated(folder / FEDERATED_FILE, hosts),
         ledger=_read_ledger(folder / LEDGER_FILE, len(hosts)),
+        serving=_read_serving(folder / SERVING_FILE),
     )
 
 
@@ -253,6 +257,15 @@ def _read_federated(path: Path, hosts: Sequence[RankHost]) -> FederatedTraining 
             f"{path}: rank {min(foreign)} took part in rounds and is none of the {len(hosts)} ranks"
         )
     return training
+
+
+def _read_serving(path: Path) -> ServingRecord | None:
+    if not path.exists():
+        return None
+    try:
+        return ServingRecord.model_validate(read_json(path))
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not the valid figures of an inference: {error}") from error
 
 
 def _read_ledger(path: Path, clients: int) -> tuple[LedgerEntry, ...]:

@@ -15,13 +15,12 @@ SOCKET_NAME = "control.sock"
 _REPLY_TIMEOUT_S = 90.0
 
 
-def run_held(folder: str, host: str, command: list[str]) -> None:
-    """Ask for this process to be held to a host's share, and replace it by the command.
+def ask_hold(folder: str, host: str) -> None:
+    """Ask for this process to be held to a host's share.
 
     Args:
         folder: run folder of the emulation.
         host: name of the host.
-        command: program and its arguments.
 
     Raises:
         SystemExit: the emulation refuses or does not answer.
@@ -37,6 +36,20 @@ def run_held(folder: str, host: str, command: list[str]) -> None:
     if reply.get("held") is not True:
         reason = reply.get("error", "the emulation has ended")
         sys.exit(f"the program cannot be held to the CPU share of {host}: {reason}")
+
+
+def run_held(folder: str, host: str, command: list[str]) -> None:
+    """Have this process held to a host's share, and replace it by a command.
+
+    Args:
+        folder: run folder of the emulation.
+        host: name of the host.
+        command: program and its arguments.
+
+    Raises:
+        SystemExit: the emulation refuses or does not answer.
+    """
+    ask_hold(folder, host)
     os.execvp(command[0], command)  # noqa: S606 - the command of the user's own play
 
 

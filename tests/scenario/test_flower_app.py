@@ -11,6 +11,7 @@ from laggard.cli.main import main
 from laggard.core.errors import ScenarioError
 from laggard.reproduce.program_trust import list_programs
 from laggard.scenario.load import load_scenario
+from laggard.workloads.specification.flower_app import FlowerApp
 from tests.command_line import SMALL
 
 
@@ -30,9 +31,9 @@ def test_paths_count_from_the_scenario_and_links_are_not_followed(scenario: Path
     (scenario / "venv/bin").mkdir(parents=True)
     (scenario / "venv/bin/python").symlink_to("/usr/bin/python3")
     loaded = load_scenario(scenario)
-    assert loaded.flower is not None
-    assert loaded.flower.folder == scenario / "app"
-    assert loaded.flower.python == str(scenario / "venv/bin/python")
+    assert isinstance(loaded.application, FlowerApp)
+    assert loaded.application.folder == scenario / "app"
+    assert loaded.application.python == str(scenario / "venv/bin/python")
     assert not loaded.trains
     assert loaded.ranks == ()
     assert any("Flower app" in line for line in list_programs(loaded))
@@ -50,15 +51,15 @@ def test_the_sources_of_an_app_in_the_folder_are_kept_with_a_run(scenario: Path)
     (app / "large.py").write_bytes(b"#" * ((1 << 20) + 1))
     assert not any(name.startswith("app") for name in load_scenario(scenario).files())
     elsewhere = load_scenario(scenario, [f"workload.flower={scenario.parent / 'scenario/app'}"])
-    assert elsewhere.flower == load_scenario(scenario).flower
+    assert elsewhere.application == load_scenario(scenario).application
 
 
 def test_an_override_makes_a_workload_of_it(scenario: Path) -> None:
     (scenario / "workload.yaml").unlink()
     texts = ["workload.flower=app", "workload.python=/venv/bin/python"]
     loaded = load_scenario(scenario, texts)
-    assert loaded.flower is not None
-    assert loaded.flower.python == "/venv/bin/python"
+    assert isinstance(loaded.application, FlowerApp)
+    assert loaded.application.python == "/venv/bin/python"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from laggard.core.errors import InputError
 
 MOST_BLOCKS = 12
-_TRACE_ERRORS = (
+TRACE_ERRORS = (
     fx.proxy.TraceError,
     TypeError,
     ValueError,
@@ -81,12 +81,12 @@ def split_model(model: nn.Module, inputs: torch.Tensor, most: int = MOST_BLOCKS)
             )
     try:
         traced = fx.symbolic_trace(model)
-    except _TRACE_ERRORS as error:
+    except TRACE_ERRORS as error:
         return _split_children(model, f"{type(error).__name__}: {error}", most)
     nodes = [each for each in traced.graph.nodes if each.op not in ("placeholder", "output")]
     with torch.random.fork_rng(devices=[]):
-        work = _measure_work(traced, inputs, nodes)
-    cuts = _choose_cuts(work, sorted(_list_cuts(traced, nodes)), most)
+        work = measure_work(traced, inputs, nodes)
+    cuts = choose_cuts(work, sorted(_list_cuts(traced, nodes)), most)
     if not cuts:
         return SplitModel((model,), (type(model).__name__,), "the model has one block only")
     bounds = [0, *cuts, len(nodes)]
@@ -148,10 +148,16 @@ class _WorkCounter(fx.Interpreter):
         return found
 
 
-def _measure_work(
+def measure_work(
     traced: fx.GraphModule, inputs: torch.Tensor, nodes: Sequence[fx.Node]
 ) -> list[float]:
-    """Return the operations of each node; those of cheap nodes are not zero."""
+    """Return the floating-point operations of each node; those of cheap nodes are not zero.
+
+    Args:
+        traced: the model.
+        inputs: samples, [n, ...].
+        nodes: its nodes, without placeholders and the output.
+    """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -184,8 +190,14 @@ def _list_cuts(traced: fx.GraphModule, nodes: Sequence[fx.Node]) -> Iterator[int
             yield cut
 
 
-def _choose_cuts(work: Sequence[float], cuts: Sequence[int], most: int) -> list[int]:
-    """Choose places so that the parts have about equal work."""
+def choose_cuts(work: Sequence[float], cuts: Sequence[int], most: int) -> list[int]:
+    """Choose places so that the parts have about equal work.
+
+    Args:
+        work: operations of each node, in order.
+        cuts: places that can be chosen, ascending; a place is the number of nodes before it.
+        most: largest number of parts.
+    """
     chosen: list[int] = []
     for cut in cuts:
         left = sum(work[cut:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from laggard.core.errors import Problem
 from laggard.core.files.input_files import expand_home, read_bounded
+from laggard.core.hosts import Host
 from laggard.core.yaml_source import YamlSource, YamlValue
 from laggard.workloads.specification.section import Section
 
@@ -56,11 +57,18 @@ class FlowerApp(Section):
         python = (scenario_folder / expand_home(self.python)).absolute()
         return self.model_copy(update={"flower": str(app), "python": str(python)})
 
-    def find_problems(self, hosts: int, source: YamlSource) -> Iterator[Problem]:
+    @property
+    def untrained_reason(self) -> str:
+        """Return why its hosts have no ranks."""
+        return "workload.yaml runs a Flower app, whose steps are its own"
+
+    def find_problems(
+        self, hosts: Sequence[Host], source: YamlSource, _folder: Path
+    ) -> Iterator[Problem]:
         """Yield what keeps the located app from being run.
 
         Args:
-            hosts: number of hosts.
+            hosts: all hosts.
             source: the parsed `workload.yaml`.
         """
         if not (self.folder / APP_FILE).is_file():
@@ -69,7 +77,7 @@ class FlowerApp(Section):
                 f"{self.flower} has no {APP_FILE}, so it is no Flower app",
                 "give a folder that `flwr new` created",
             )
-        if hosts < 2:
+        if len(hosts) < 2:
             yield source.locate_problem(
                 ("flower",),
                 "a Flower app needs a host for its server and another for a client",

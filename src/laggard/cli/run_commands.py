@@ -25,6 +25,8 @@ from laggard.cli.result_output import get_exit_status, print_result
 from laggard.cli.testbed_options import TargetTestbed, training_options
 from laggard.core.errors import InputError
 from laggard.core.text.terminal_output import print_text
+from laggard.workloads.inference_workload import InferenceWorkload
+from laggard.workloads.specification.flower_app import FlowerApp
 
 if TYPE_CHECKING:
     from laggard.layers_services.e2clab.play_inputs import PlayInputs
@@ -120,10 +122,14 @@ def run_scenario(
         )
         if loaded.trains:
             record, folder = run_local(loaded, options)
-        elif loaded.flower is not None:
+        elif isinstance(loaded.application, FlowerApp):
             from laggard.flower.run_flower import run_flower
 
             record, folder = run_flower(loaded, options, for_s or 0.0)
+        elif isinstance(loaded.application, InferenceWorkload):
+            from laggard.inference.run_inference import run_inference
+
+            record, folder = run_inference(loaded, options, for_s or 0.0)
         else:
             from laggard.emulate.emulation import run_experiment
 
@@ -133,10 +139,10 @@ def run_scenario(
         from laggard.remote.run import run_remote
 
         _require_remote_options(links, dilation)
-        if loaded.flower is not None:
+        if loaded.application is not None:
             raise InputError(
-                f"--on {target.remote.name}: Flower apps run on emulated hosts only — run --on"
-                " local"
+                f"--on {target.remote.name}: Flower apps and inferences run on emulated hosts only"
+                " — run --on local"
             )
         remote_options = RemoteOptions(
             runs,

@@ -36,8 +36,8 @@ def run_flower(scenario: Scenario, options: RunOptions, for_s: float) -> tuple[R
         PrerequisiteError: this machine lacks something; nothing was started.
         RunFolderError: the run folder cannot be created, or would be hidden in the sandbox.
     """
-    assert scenario.flower is not None
-    app = scenario.flower
+    app = scenario.application
+    assert isinstance(app, FlowerApp)
     for key, path in (("flower", app.folder), ("python", Path(app.python))):
         if is_hidden(path):
             raise InputError(

@@ -8,7 +8,9 @@ from pathlib import Path
 from laggard.core.errors import InputError, escape_unprintable
 from laggard.layers_services.e2clab.program import list_program
 from laggard.scenario.load import Scenario, load_scenario
+from laggard.workloads.inference_workload import InferenceWorkload
 from laggard.workloads.specification.callables import is_callable_name
+from laggard.workloads.specification.flower_app import FlowerApp
 
 _MOST_LINES = 30
 _MOST_CHARACTERS = 200
@@ -57,13 +59,22 @@ def _list_programs(scenario: Scenario) -> Iterator[str]:
         yield f"{Path(each.where).name}: {each.kind} {each.name}: {each.module}"
     if scenario.workflow.plays and not program.tasks:
         yield f"workflow.yaml: {len(scenario.workflow.plays)} plays of Ansible"
-    if scenario.flower is not None:
-        yield f"workload.yaml: Flower app {scenario.flower.flower}, run by {scenario.flower.python}"
+    if isinstance(scenario.application, FlowerApp):
+        app = scenario.application
+        yield f"workload.yaml: Flower app {app.flower}, run by {app.python}"
+    for kind, name in _list_names(scenario):
+        if is_callable_name(name):
+            yield f"workload.yaml: {kind} {name}"
+
+
+def _list_names(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield every name in `workload.yaml` that could be that of a function."""
     if scenario.trains:
-        named = {"model": scenario.workload.model, "dataset": scenario.workload.dataset.name}
-        for kind, name in named.items():
-            if is_callable_name(name):
-                yield f"workload.yaml: {kind} {name}"
+        yield "model", scenario.workload.model
+        yield "dataset", scenario.workload.dataset.name
+    elif isinstance(scenario.application, InferenceWorkload):
+        yield from (("model", name) for name in scenario.application.models)
+        yield "dataset", scenario.application.dataset.name
 
 
 def _shorten(line: str) -> str:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from laggard.core.files.output_files import write_text
 from laggard.layers_services.model import LayersServices, Workflow
 from laggard.network_emulation.model import Heterogeneity, Network
+from laggard.workloads.inference_workload import InferenceWorkload
 from laggard.workloads.specification.flower_app import FlowerApp
 from laggard.workloads.workload import Workload
 
@@ -26,7 +27,7 @@ MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "network": (Network,),
     "workflow": (Workflow,),
     "heterogeneity": (Heterogeneity,),
-    "workload": (Workload, FlowerApp),
+    "workload": (Workload, FlowerApp, InferenceWorkload),
 }
 """Models of each file, of which its content is one."""
 

@@ -49,9 +49,10 @@ from laggard.scenario.named_files.planned_blocks import resolve_plan
 from laggard.scenario.named_files.recorded_churn import resolve_availability
 from laggard.scenario.overrides import parse_override
 from laggard.scenario.ring_topology import resolve_order
+from laggard.workloads.application import ApplicationWorkload, find_application
 from laggard.workloads.plan import place
-from laggard.workloads.specification.flower_app import FlowerApp, names_flower_app
-from laggard.workloads.validate import MAX_WORKERS, get_event_horizon_s, validate_placement
+from laggard.workloads.specification.placement_problems import find_placement_problems
+from laggard.workloads.validate import MAX_WORKERS, get_event_horizon_s
 from laggard.workloads.validate import find_warnings as find_workload_warnings
 from laggard.workloads.validate import validate as validate_workload
 from laggard.workloads.workload import Workload
@@ -84,8 +85,8 @@ class Scenario:
         trains: whether the scenario is used for training. If not, it has no ranks, and `workload`
             has no meaning.
         workload: content of `workload.yaml`, with the absolute path of the dataset's folder.
-        flower: content of a `workload.yaml` that runs a Flower app, with absolute paths; None for
-            another one.
+        application: content of a `workload.yaml` that trains nothing, with absolute paths; None for
+            one that trains.
         hosts: all hosts in order, with their addresses.
         links: plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
@@ -107,7 +108,7 @@ class Scenario:
     heterogeneity: Heterogeneity
     trains: bool
     workload: Workload
-    flower: FlowerApp | None
+    application: ApplicationWorkload | None
     hosts: tuple[Host, ...]
     links: LinkPlan
     shares: Mapping[str, float]
@@ -141,8 +142,8 @@ class Scenario:
     @property
     def untrained_reason(self) -> str:
         """Return why a scenario without ranks has none."""
-        if self.flower is not None:
-            return "workload.yaml runs a Flower app, whose steps are its own"
+        if self.application is not None:
+            return self.application.untrained_reason
         return "there is no workload.yaml, so nothing is trained"
 
     @property
@@ -172,7 +173,7 @@ class Scenario:
             {name: data for name, data in written.items() if data is not None}
             | dict(self._traces)
             | env_file
-            | dict({} if self.flower is None else self.flower.read_files(self.folder))
+            | dict({} if self.application is None else self.application.read_files(self.folder))
         )
 
 
@@ -223,7 +224,7 @@ class _ScenarioModels:
     workflow: Workflow | None
     heterogeneity: Heterogeneity | None
     workload: Workload | None
-    flower: FlowerApp | None
+    application: ApplicationWorkload | None
 
 
 def load_scenario(
@@ -261,7 +262,7 @@ def load_scenario(
     )
     problems.add(unreadable)
     sources = _collect_sources(folder, files)
-    runs_app = names_flower_app(sources.workload.value)
+    runs_app = find_application(sources.workload.value) is not None
     trains = training and _has_content(files, "workload") and not runs_app
     models = _validate_models(files, folder, problems)
     hosts = () if models.layers is None else compile_hosts(models.layers)
@@ -276,8 +277,8 @@ def load_scenario(
     traces, missing = read_csv_files(models.heterogeneity, models.workload, folder, sources)
     problems.add(missing)
     models = _resolve_files(models, hosts, traces, sources, problems)
-    if training and models.flower is not None:
-        problems.add(models.flower.find_problems(len(hosts), sources.workload))
+    if training and models.application is not None:
+        problems.add(models.application.find_problems(hosts, sources.workload, folder))
     ranks = _place_ranks(models, hosts, sources, problems, most_hosts) if trains else ()
     network = _plan_network(models, hosts, sources, problems, traces)
     if network is not None and models.heterogeneity is not None:
@@ -324,17 +325,17 @@ def _validate_models(
             else None
         )
 
-    runs_app = "workload" in files and names_flower_app(files["workload"].source.value)
-    trains = _has_content(files, "workload") and not runs_app
+    kind = find_application(files["workload"].source.value) if "workload" in files else None
+    trains = _has_content(files, "workload") and kind is None
     workload = model("workload", Workload) if trains else _NO_TRAINING
-    flower = model("workload", FlowerApp) if runs_app else None
+    application = None if kind is None else model("workload", kind)
     return _ScenarioModels(
         model("layers_services", LayersServices),
         model("network", Network),
         model("workflow", Workflow),
         model("heterogeneity", Heterogeneity),
         None if workload is None else workload.located(folder.absolute()),
-        None if flower is None else flower.located(folder.absolute()),
+        None if application is None else application.located(folder.absolute()),
     )
 
 
@@ -350,7 +351,7 @@ def _resolve_files(
     This needs a valid placement; an invalid one is reported later.
     """
     workload, source = models.workload, sources.workload
-    if workload is None or any(validate_placement(workload, hosts, source)):
+    if workload is None or any(find_placement_problems(workload.placement, hosts, source)):
         return models
     for resolve in (resolve_churn, resolve_availability, resolve_births, resolve_plan):
         resolved = problems.try_call(partial(resolve, workload, hosts, csv_files, source))
@@ -366,7 +367,7 @@ def _place_ranks(
     most_hosts: int,
 ) -> tuple[Host, ...]:
     workload, source = models.workload, sources.workload
-    if workload is None or problems.add(validate_placement(workload, hosts, source)):
+    if workload is None or problems.add(find_placement_problems(workload.placement, hosts, source)):
         return ()
     ranks = place(workload.placement, hosts)
     most_workers = max(MAX_WORKERS, most_hosts)
@@ -483,7 +484,7 @@ def _create_scenario(
         heterogeneity=models.heterogeneity,
         trains=bool(ranks),
         workload=models.workload,
-        flower=models.flower,
+        application=models.application,
         hosts=hosts,
         links=links,
         shares=MappingProxyType(dict(shares)),

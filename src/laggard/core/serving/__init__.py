@@ -1,0 +1,1 @@
+"""Rules and figures of inference: whose turn it is, where a network is cut, who is asked."""

@@ -1,0 +1,1 @@
+"""Models and datasets of `experiments/gallery`, each of which needs a module of its own."""

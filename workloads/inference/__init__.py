@@ -1,0 +1,1 @@
+"""Inference: devices that answer requests, alone, with a server, or with neighbors."""
