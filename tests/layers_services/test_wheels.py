@@ -425,7 +425,8 @@ def test_a_node_has_what_ranks_and_their_limiters_import() -> None:
         for name in _imported(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert _third_party(tops) >= {"torch", "numpy", "pydantic", "pyarrow", "ruamel"}
-    assert _third_party(tops) - _provided() == set()
+    # Two scenarios of the gallery run where their user installed their packages.
+    assert _third_party(tops) - _provided() == {"gymnasium", "snntorch"}
 
 
 def test_a_node_has_what_the_agent_imports() -> None:

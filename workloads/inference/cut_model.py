@@ -1,9 +1,9 @@
 """A network in blocks, between any two of which it can be cut, also where several tensors pass.
 
-Its operations are those that torch.fx traces. They are put in an order in which the best cuts of the
-graph, for slow links and fast ones, have all their operations before all others. So enumerating the
-cuts of this order finds them. All nodes of a run find the same order, since it follows from counts
-of operations and not from measured times.
+Its operations are those that torch.fx traces. They are put in an order in which the best cuts of
+the graph, for slow links and fast ones, have all their operations before all others. So
+enumerating the cuts of this order finds them. All nodes of a run find the same order, since it
+follows from counts of operations and not from measured times.
 """
 
 from __future__ import annotations
