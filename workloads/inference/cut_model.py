@@ -134,7 +134,7 @@ class _OperationGraph:
     def can_pass(self, order: Sequence[fx.Node], cut: int) -> bool:
         """Return whether all values that pass at a place are tensors of floats."""
         return all(
-            node is self._sample or self._outputs.get(node, _NO_TENSOR).is_floating_point()
+            self._outputs.get(node, _NO_TENSOR).is_floating_point()
             for node in self._list_passing(order, cut)
         )
 
@@ -185,8 +185,6 @@ class _OperationGraph:
         ]
 
     def _count_bytes(self, node: fx.Node) -> int:
-        if node is self._sample:
-            return self._sample_bytes
         return self._outputs[node].nbytes if node in self._outputs else 0
 
 

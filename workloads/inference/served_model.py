@@ -33,6 +33,7 @@ class ServedModel:
         name: its name.
         model: its blocks.
         shapes: shapes of the tensors that enter every block, for the samples of one request.
+        cut_bytes: bytes of these tensors.
         block_s: seconds of every block on a whole core of this machine.
         classes: number of outputs.
     """
@@ -40,6 +41,7 @@ class ServedModel:
     name: str
     model: CutModel
     shapes: tuple[Shapes, ...]
+    cut_bytes: tuple[float, ...]
     block_s: tuple[float, ...]
     classes: int
 
@@ -48,10 +50,6 @@ class ServedModel:
         """Return the number of blocks."""
         return len(self.block_s)
 
-    def count_values(self, cut: int) -> int:
-        """Return the number of values that pass at a cut."""
-        return sum(each.numel() for each in self.shapes[cut])
-
     def describe(self, device_share: float, server_share: float | None) -> ServedNetwork:
         """Return the network at a device and a server with these shares of a core."""
         samples = self.shapes[0][0][0]
@@ -59,7 +57,7 @@ class ServedModel:
             self.name,
             tuple(each / device_share for each in self.block_s),
             () if server_share is None else tuple(each / server_share for each in self.block_s),
-            tuple(float(self.count_values(cut) * _FLOAT_BYTES) for cut in range(self.blocks)),
+            self.cut_bytes,
             float(samples * self.classes * _FLOAT_BYTES),
         )
 
@@ -110,8 +108,9 @@ def build_served_models(
         ServedModel(
             name,
             chain,
-            passes[0][number][0],
-            tuple(np.median([each[number][1] for each in passes[_WARM_UP:]], axis=0).tolist()),
+            passes[0][number].shapes,
+            passes[0][number].cut_bytes,
+            tuple(np.median([each[number].seconds for each in passes[_WARM_UP:]], axis=0).tolist()),
             data.classes,
         )
         for number, (name, chain) in enumerate(zip(names, chains, strict=True))
@@ -137,20 +136,28 @@ def _train(model: nn.Module, data: Data, steps: int, seed: int) -> None:
         optimizer.step()
 
 
-def _time_pass(
-    chain: CutModel, sample: torch.Tensor
-) -> tuple[tuple[Shapes, ...], tuple[float, ...]]:
-    """Return the shapes of what enters each block, and its seconds in a pass through all.
+@dataclass(frozen=True)
+class _BlockPass:
+    """Pass of samples through all blocks: what enters each of them, and its seconds."""
+
+    shapes: tuple[Shapes, ...]
+    cut_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+def _time_pass(chain: CutModel, sample: torch.Tensor) -> _BlockPass:
+    """Measure a pass through all blocks.
 
     Passes through all networks come in turn, so that no block finds its own numbers in the caches
     any more than when requests come in turn.
     """
-    shapes, seconds = [], []
+    shapes, sizes, seconds = [], [], []
     values: Tensors = (sample,)
     with torch.inference_mode():
         for number in range(len(chain.blocks)):
             shapes.append(tuple(each.shape for each in values))
+            sizes.append(float(sum(each.nbytes for each in values)))
             begun_s = time.thread_time()
             values = chain.compute(number, values)
             seconds.append(time.thread_time() - begun_s)
-    return tuple(shapes), tuple(seconds)
+    return _BlockPass(tuple(shapes), tuple(sizes), tuple(seconds))

@@ -100,7 +100,7 @@ def _build_models(plan: ServingPlan, data: Data) -> tuple[ServedModel, ...]:
 
 def _write_errors(plan: ServingPlan, models: tuple[ServedModel, ...], data: Data) -> None:
     """Write which of the first test samples each network gets wrong, for the other devices."""
-    indices = np.arange(min(_TRIED_SAMPLES, len(data.test) // 2), dtype=np.int64)
+    indices = np.arange(max(min(_TRIED_SAMPLES, len(data.test) // 2), 1), dtype=np.int64)
     batch = fetch(data, indices)
     answers = [model.predict(batch.inputs).argmax(dim=1).numpy() for model in models]
     wrong = measure_errors(np.stack(answers), batch.labels.numpy())
