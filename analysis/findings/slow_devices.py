@@ -16,6 +16,9 @@ _PARTS = {
     "link_s": "its link to the server is slow",
     "server_s": "the server keeps it waiting",
 }
+_KEEPS_MORE = "it computes more blocks itself, since the way over the server takes longer still"
+SAME_SPEED = 1.3
+"""Ratio of the seconds of a block up to which two devices compute alike."""
 
 
 def format_slow_devices(serving: ServingRecord) -> tuple[str, ...]:
@@ -54,4 +57,22 @@ def _find_reason(device: DeviceService, devices: list[DeviceService]) -> str:
         usual_s = statistics.median(getattr(each.parts, part) for each in devices)
         return float(getattr(device.parts, part) - usual_s)
 
-    return _PARTS[max(_PARTS, key=excess_s)]
+    part = max(_PARTS, key=excess_s)
+    speeds = [block_s for each in devices if (block_s := _compute_block_s(each)) is not None]
+    own_s = _compute_block_s(device)
+    if part == "computed_s" and own_s is not None:
+        is_slow = own_s > SAME_SPEED * statistics.median(speeds)
+        return _PARTS[part] if is_slow or len({*map(_count_blocks, devices)}) == 1 else _KEEPS_MORE
+    return _PARTS[part]
+
+
+def _count_blocks(device: DeviceService) -> float:
+    """Return the blocks that a device computes of a mean request."""
+    answered = sum(device.cuts.values())
+    return sum(cut * count for cut, count in device.cuts.items()) / answered if answered else 0.0
+
+
+def _compute_block_s(device: DeviceService) -> float | None:
+    """Return the mean seconds of a block at a device; None if it computed none."""
+    blocks = _count_blocks(device)
+    return device.parts.computed_s / blocks if device.parts is not None and blocks else None

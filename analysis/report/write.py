@@ -37,15 +37,20 @@ def write_report(run: RunData, analysis: AnalysisResult | None, folder: Path) ->
         The path of `report.html`.
     """
     from laggard.analysis.report.figures.drawing import save_figures
-    from laggard.analysis.report.figures.registry import select_figure_kinds
+    from laggard.analysis.report.figures.registry import (
+        select_figure_kinds,
+        select_unanalyzed_figure_kinds,
+    )
     from laggard.analysis.report.page import build_page
 
     folder.mkdir(parents=True, exist_ok=True)
-    figures = (
-        save_figures(run, analysis, folder / "figures", select_figure_kinds(run, analysis))
-        if analysis is not None
-        else ()
-    )
+    if analysis is not None:
+        kinds = select_figure_kinds(run, analysis)
+        figures = save_figures(run, analysis, folder / "figures", kinds)
+    elif others := select_unanalyzed_figure_kinds(run):
+        figures = save_figures(run, None, folder / "figures", others)
+    else:
+        figures = ()
     page = build_page(run, analysis, figures)
     path = folder / "report.html"
     write_text(path, render_page(page))

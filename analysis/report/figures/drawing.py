@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
-from laggard.analysis.report.figures.figure_kind import FigureKind
-from laggard.analysis.report.figures.registry import FIGURE_KINDS
+from laggard.analysis.report.figures.figure_kind import Analysis, FigureKind, FigureTitle
 from laggard.analysis.report.style.canvas import NARROW_IN, WIDE_IN, house_style, to_png, to_svg
 from laggard.analysis.tables.load_run import RunData
 from laggard.core.files.output_files import write_atomically, write_text
@@ -29,14 +28,17 @@ class DrawnFigure:
         narrow_svg: SVG document for a narrow screen.
     """
 
-    kind: FigureKind
+    kind: FigureTitle
     caption: str
     wide_svg: str
     narrow_svg: str
 
 
 def draw_figure(
-    kind: FigureKind, run: RunData, analysis: AnalysisResult, width_in: float = WIDE_IN
+    kind: FigureKind[AnalysisResult],
+    run: RunData,
+    analysis: AnalysisResult,
+    width_in: float = WIDE_IN,
 ) -> Figure:
     """Draw one figure in the house style, as a notebook shows it."""
     with house_style():
@@ -44,7 +46,10 @@ def draw_figure(
 
 
 def draw_svg(
-    kind: FigureKind, run: RunData, analysis: AnalysisResult, width_in: float = WIDE_IN
+    kind: FigureKind[AnalysisResult],
+    run: RunData,
+    analysis: AnalysisResult,
+    width_in: float = WIDE_IN,
 ) -> str:
     """Draw one figure in the house style, as an SVG document.
 
@@ -62,13 +67,13 @@ def draw_svg(
 
 
 def save_figures(
-    run: RunData, analysis: AnalysisResult, folder: Path, kinds: Sequence[FigureKind] = FIGURE_KINDS
+    run: RunData, analysis: Analysis, folder: Path, kinds: Sequence[FigureKind[Analysis]]
 ) -> tuple[DrawnFigure, ...]:
     """Draw every figure and save it as `<name>.svg` and `<name>.png`.
 
     Args:
         run: run to draw.
-        analysis: findings of the run.
+        analysis: findings of the run; None if it is not analyzed.
         folder: folder for the files; it is created if needed.
         kinds: figures to draw.
 
@@ -80,7 +85,7 @@ def save_figures(
 
 
 def _save_figure(
-    kind: FigureKind, run: RunData, analysis: AnalysisResult, folder: Path
+    kind: FigureKind[Analysis], run: RunData, analysis: Analysis, folder: Path
 ) -> DrawnFigure:
     with house_style():
         wide = kind.draw(run, analysis, WIDE_IN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from laggard.analysis.findings.analysis_result import AnalysisResult
 from laggard.analysis.tables.load_run import RunData
@@ -18,25 +18,37 @@ def is_always_available(_run: RunData, _analysis: AnalysisResult) -> bool:
     return True
 
 
+Analysis = TypeVar("Analysis", AnalysisResult, None)
+
+
 @dataclass(frozen=True)
-class FigureKind:
-    """One figure of the registry.
+class FigureTitle:
+    """Names of a figure.
 
     Attributes:
         name: stem of its files.
         title: heading in the report.
         description: alternative text for readers who cannot see it.
-        draw: function that draws it at a width in inches.
-        caption: function that returns a sentence about its content.
-        is_available: function that returns True if a run has data for it.
     """
 
     name: str
     title: str
     description: str
-    draw: Callable[[RunData, AnalysisResult, float], Figure]
-    caption: Callable[[RunData, AnalysisResult], str]
-    is_available: Callable[[RunData, AnalysisResult], bool]
+
+
+@dataclass(frozen=True)
+class FigureKind(FigureTitle, Generic[Analysis]):
+    """One figure of the registry; its functions get None if the run is not analyzed.
+
+    Attributes:
+        draw: function that draws it at a width in inches.
+        caption: function that returns a sentence about its content.
+        is_available: function that returns True if a run has data for it.
+    """
+
+    draw: Callable[[RunData, Analysis, float], Figure]
+    caption: Callable[[RunData, Analysis], str]
+    is_available: Callable[[RunData, Analysis], bool]
 
 
 def has_common_steps(_run: RunData, analysis: AnalysisResult) -> bool:

@@ -48,17 +48,17 @@ def draw_step_ecdf(_run: RunData, analysis: AnalysisResult, width_in: float) -> 
         x, y = compute_ecdf(analysis.compute_s[:, ranks])
         color = palette.TIERS[number % len(palette.TIERS)]
         axes.plot(
-            *_to_step_curve(x, y),
+            *to_step_curve(x, y),
             color=color,
             linestyle=palette.LINES[number % len(palette.LINES)],
             label=f"compute, {label}",
         )
     x, y = compute_ecdf(analysis.step_s.max(axis=1))
-    axes.plot(*_to_step_curve(x, y), color=INK, linewidth=2.4, label="whole step")
+    axes.plot(*to_step_curve(x, y), color=INK, linewidth=2.4, label="whole step")
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("share of steps")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
-    _set_log_seconds_axis(axes)
+    set_log_seconds_axis(axes)
     axes.grid()
     set_title(axes, "Time of a step, and compute time in it", width_in)
     figure.legend(loc="outside lower center", ncols=2 if narrow else 4)
@@ -89,13 +89,14 @@ def compute_ecdf(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return flat, share
 
 
-def _to_step_curve(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def to_step_curve(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the curve as steps that begin at 0, so that it is readable even for few values."""
     rises = np.repeat(y, 2)
     return np.repeat(x, 2), np.concatenate([[0.0], rises[:-1]]) if len(y) else rises
 
 
-def _set_log_seconds_axis(axes: Axes) -> None:
+def set_log_seconds_axis(axes: Axes) -> None:
+    """Make the x axis of seconds logarithmic, with its labels in milliseconds."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     decades = np.log10(high / low)

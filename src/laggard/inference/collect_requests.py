@@ -17,6 +17,7 @@ from laggard.core.files.input_files import read_json
 from laggard.core.files.output_files import replace_file, write_json
 from laggard.core.hosts import Host
 from laggard.core.serving.outcome import AnsweredRequest, summarize_requests
+from laggard.core.serving.request_schema import request_schema
 from laggard.core.serving.serving_record import (
     REQUESTS_FILE,
     SERVING_FILE,
@@ -125,7 +126,8 @@ def _write_requests(
                 "feasible": row.feasible,
             }
             for row in flat
-        ]
+        ],
+        schema=request_schema(),
     )
     with replace_file(path) as file:
         pq.write_table(table, file, compression="zstd")
