@@ -170,7 +170,7 @@ class InferenceWorkload(Section):
 
     @property
     def samples(self) -> SampleSource:
-        """Samples come from where they are stored."""
+        """Return `stored`: samples come from where they are."""
         return "stored"
 
     @property
@@ -185,22 +185,22 @@ class InferenceWorkload(Section):
 
     @property
     def stream(self) -> StreamSpec | None:
-        """Samples arrive in no tasks."""
+        """Return nothing: samples arrive in no tasks."""
         return None
 
     @property
     def births(self) -> Births | None:
-        """Nobody owns samples."""
+        """Return nothing: nobody owns samples."""
         return None
 
     @property
     def local_batch(self) -> int | None:
-        """Nobody owns samples."""
+        """Return nothing: nobody owns samples."""
         return None
 
     @property
     def rehearsal(self) -> RehearsalSpec | None:
-        """No old samples are kept."""
+        """Return nothing: no old samples are kept."""
         return None
 
     @property

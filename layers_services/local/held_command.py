@@ -15,7 +15,7 @@ SOCKET_NAME = "control.sock"
 _REPLY_TIMEOUT_S = 90.0
 
 
-def ask_hold(folder: str, host: str) -> None:
+def request_hold(folder: str, host: str) -> None:
     """Ask for this process to be held to a host's share.
 
     Args:
@@ -49,7 +49,7 @@ def run_held(folder: str, host: str, command: list[str]) -> None:
     Raises:
         SystemExit: the emulation refuses or does not answer.
     """
-    ask_hold(folder, host)
+    request_hold(folder, host)
     os.execvp(command[0], command)  # noqa: S606 - the command of the user's own play
 
 

@@ -164,7 +164,7 @@ class DeviceRequests:
         pending.answers[reply.sender] = logits
         self._finish_if_complete(pending)
 
-    def hear_echo(self, node: int, backlog_s: float, took_s: float, unsure_s: float) -> None:
+    def take_echo(self, node: int, backlog_s: float, took_s: float, unsure_s: float) -> None:
         """Learn how the link to a node is from the answer to a probe.
 
         Args:
@@ -218,11 +218,11 @@ class DeviceRequests:
             number, network, arrived_s, batch, cut, self._is_feasible(served, queues)
         )
         self._pending[number] = pending
-        self._ask_neighbors(pending)
+        self._consult_neighbors(pending)
         if cut:
             self._compute(pending, 0, cut, (batch.inputs,))
         else:
-            self._ask_server(pending, (batch.inputs,))
+            self._send_to_server(pending, (batch.inputs,))
 
     def _is_feasible(self, served: ServedNetwork, queues: QueueState) -> bool:
         deadline_s = self._plan.workload.requests.deadline_s
@@ -242,7 +242,7 @@ class DeviceRequests:
             if last == self._networks[pending.network].blocks:
                 self._take_own(pending, work.values[0])
             else:
-                self._ask_server(pending, work.values)
+                self._send_to_server(pending, work.values)
 
         step = self._get_step(pending.number)
         work = BlockWork(step, pending.network, first, last, values, leave)
@@ -256,7 +256,7 @@ class DeviceRequests:
         deadline_s = self._plan.workload.requests.deadline_s
         return math.inf if deadline_s is None else deadline_s
 
-    def _ask_server(self, pending: _Pending, values: Tensors) -> None:
+    def _send_to_server(self, pending: _Pending, values: Tensors) -> None:
         assert self._plan.server is not None
         pending.sent_s = self._clock.now_s
         question = self._make_question(pending, pending.cut, values)
@@ -279,7 +279,7 @@ class DeviceRequests:
             self._models[pending.network].pack(values),
         )
 
-    def _ask_neighbors(self, pending: _Pending) -> None:
+    def _consult_neighbors(self, pending: _Pending) -> None:
         ensemble = self._plan.workload.ensemble
         if ensemble is None:
             return

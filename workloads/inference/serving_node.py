@@ -157,17 +157,19 @@ class ServingNode:
         order = plan.workload.order if plan.is_device else "fcfs"
         self._executor = BlockExecutor(models, plan.shares[plan.node], order, recorder, clock)
         self._requests = (
-            DeviceRequests(plan, models, data, self._executor, clock, self._ask, _read_errors(plan))
+            DeviceRequests(
+                plan, models, data, self._executor, clock, self._consult, _read_errors(plan)
+            )
             if plan.is_device
             else None
         )
         self._ended: set[int] = set()
         self._gone: set[int] = set()
-        self._has_told = False
+        self._has_ended = False
         self._questions = 0
         # When no message was there last, and how long ago the present one may have come.
         self._empty_s = self._unsure_s = 0.0
-        self._asked_s: dict[int, float] = {}
+        self._sent_s: dict[int, float] = {}
         self._probed_s: dict[int, float] = {}
 
     def run(self) -> None:
@@ -179,7 +181,7 @@ class ServingNode:
             self._receive(0.0)
             if self._requests is not None:
                 self._requests.admit_due()
-                self._tell_if_over(self._requests)
+                self._end_if_over(self._requests)
                 self._probe()
             if not self._executor.compute_block():
                 self._executor.rest()
@@ -193,22 +195,22 @@ class ServingNode:
 
     def _is_over(self) -> bool:
         others = {each for each in range(self._plan.devices) if each != self._plan.node}
-        own = self._requests is None or self._has_told
+        own = self._requests is None or self._has_ended
         serves = _listens(self._plan)
         return own and (not serves or others <= self._ended | self._gone)
 
-    def _tell_if_over(self, requests: DeviceRequests) -> None:
-        """Tell the nodes that this one asks when it has no more questions."""
-        if self._has_told or not requests.is_over:
+    def _end_if_over(self, requests: DeviceRequests) -> None:
+        """End the nodes' service to this one when it has no more questions."""
+        if self._has_ended or not requests.is_over:
             return
-        self._has_told = True
+        self._has_ended = True
         for link in self._plan.links:
             self._send(link.node, Message(ServingMessageKind.END))
         if self._endpoint is not None:
             self._endpoint.drain(_LONGEST_DRAIN_S * self._plan.dilation)
 
-    def _ask(self, node: int, question: Question) -> bool:
-        self._asked_s[node] = self._clock.now_s
+    def _consult(self, node: int, question: Question) -> bool:
+        self._sent_s[node] = self._clock.now_s
         return self._send(node, question.pack())
 
     def _send(self, node: int, message: Message) -> bool:
@@ -225,9 +227,9 @@ class ServingNode:
     def _probe(self) -> None:
         """Ask the server how the link is, if no request has told it for a while."""
         plan, server = self._plan, self._plan.server
-        if server is None or plan.workload.split != "dynamic" or self._has_told:
+        if server is None or plan.workload.split != "dynamic" or self._has_ended:
             return
-        last_s = max(self._asked_s.get(server, 0.0), self._probed_s.get(server, 0.0))
+        last_s = max(self._sent_s.get(server, 0.0), self._probed_s.get(server, 0.0))
         if self._clock.now_s - last_s >= PROBE_S:
             self._send_probe(server)
 
@@ -272,7 +274,7 @@ class ServingNode:
             if self._requests is not None:
                 took_s = self._clock.now_s - self._probed_s[message.sender]
                 backlog_s = message.values[0] / 1e6
-                self._requests.hear_echo(message.sender, backlog_s, took_s, self._unsure_s)
+                self._requests.take_echo(message.sender, backlog_s, took_s, self._unsure_s)
         else:
             self._ended.add(message.sender)
 

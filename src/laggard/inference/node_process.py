@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from laggard.layers_services.local.held_command import ask_hold
+from laggard.layers_services.local.held_command import request_hold
 from laggard.workloads.inference.serving_node import serve
 from laggard.workloads.inference.serving_plan import ServingPlan
 
@@ -16,4 +16,4 @@ def main(argument: str) -> None:
         argument: `ServingPlan` as JSON.
     """
     plan = ServingPlan.model_validate_json(argument)
-    serve(plan, partial(ask_hold, plan.control_folder, plan.hosts[plan.node]))
+    serve(plan, partial(request_hold, plan.control_folder, plan.hosts[plan.node]))

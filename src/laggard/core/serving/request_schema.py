@@ -13,8 +13,8 @@ def request_schema() -> pa.Schema:
 
     `rank` is the device. `answered_s` is null for a request that was shed, and `deadline_s` without
     a deadline. `cut` is the number of blocks that the device computed, and `alone_s` what the
-    request takes alone with this cut. `answers` is the number of models that the answer is from, and
-    `feasible` whether any cut was expected to meet the deadline.
+    request takes alone with this cut. `answers` is the number of models that the answer is from,
+    and `feasible` whether any cut was expected to meet the deadline.
     """
     import pyarrow as pa
 

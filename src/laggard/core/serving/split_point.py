@@ -39,7 +39,7 @@ START_WEIGHT, LEAST_S, FASTEST_MBPS = 1e-3, 1e-6, 1e5
 
 @dataclass(frozen=True)
 class LinkState:
-    """What is believed of the link between a device and its server.
+    """Rate and round trip that a device believes the link to its server has.
 
     Attributes:
         rate_mbps: rate in Mbit/s.

@@ -203,7 +203,7 @@ class ServingSimulation:
             def receive() -> None:
                 if device.chooser is not None:
                     device.chooser.note_answered(number)
-                self._hear(
+                self._learn_from_answer(
                     device, network.cut_bytes[cut], self.now_s - sent_s - stayed_s, backlog_s
                 )
                 self._answer(number, device)
@@ -214,7 +214,7 @@ class ServingSimulation:
             device.chooser.note_sent(number, network.cut_bytes[cut], self.now_s)
         self._flows.send(device.name, server, network.cut_bytes[cut], compute)
 
-    def _hear(
+    def _learn_from_answer(
         self, device: ServingDevice, size_bytes: float, took_s: float, backlog_s: float
     ) -> None:
         """Let a device learn from an answer."""
@@ -229,7 +229,7 @@ class ServingSimulation:
         if due_s > last_s:
             return
 
-        def ask() -> None:
+        def probe() -> None:
             if self.now_s < self._heard_s[device.name] + device.probe_s:
                 self._schedule_probe(device, last_s)
                 return
@@ -238,7 +238,7 @@ class ServingSimulation:
             self._heard_s[device.name] = self.now_s
 
             def receive() -> None:
-                self._hear(
+                self._learn_from_answer(
                     device, size_bytes, self.now_s - sent_s, self._places[server].queue.backlog_s
                 )
                 self._schedule_probe(device, last_s)
@@ -248,7 +248,7 @@ class ServingSimulation:
 
             self._flows.send(device.name, server, size_bytes, turn)
 
-        self._loop.schedule(max(due_s, self.now_s), ask)
+        self._loop.schedule(max(due_s, self.now_s), probe)
 
     def _answer(self, number: int, device: ServingDevice) -> None:
         self._answers[number] = self.now_s
