@@ -14,7 +14,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 
 from laggard.core import linux
 from laggard.core.errors import EmulationError, LaggardError
-from laggard.core.termination_signals import hold_signals
+from laggard.core.process.termination_signals import hold_signals
 
 _T = TypeVar("_T")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.workloads.clients.client_partition import ClientPartition
 from laggard.workloads.clients.round_record import ClientJudge
 from laggard.workloads.coordination.progress_reporter import read_parts
@@ -61,14 +60,7 @@ def main(argument: str) -> None:
         InputError: the model or the dataset is invalid.
     """
     plan = EvaluatorPlan.model_validate_json(argument)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    reset_inherited_state()
     torch.set_num_threads(1)
     prepare_data(plan.workload, plan.output_path)
     data = open_data(plan.workload, plan.output_path)

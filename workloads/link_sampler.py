@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 import socket
-import sys
 import time
 from pathlib import Path
 
+from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import LinkSamplerPlan
 from laggard.workloads.tracing.row_types import LINK_ROW
@@ -33,14 +32,7 @@ def main(argument: str) -> None:
         PrerequisiteError: a kernel does not report its connections.
     """
     plan = LinkSamplerPlan.model_validate_json(argument)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    reset_inherited_state()
     # Objects that exist now stay, so exclude them from garbage collection, which costs time later.
     gc.freeze()
     output_dir = WorkerOutputDir(Path(plan.output_dir))

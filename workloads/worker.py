@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
-import sys
 import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import torch
 
 from laggard.core.emulated_drive import Drive
 from laggard.core.linux import minimize_timer_slack
+from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
 from laggard.workloads.balancing.balancer import Balancer, SupportsAllGather
@@ -390,14 +389,7 @@ def _train_under_coordinator(
 
 def _configure_process(plan: WorkerPlan) -> None:
     """Use one thread, the default reaction to signals, and the emulated network."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    reset_inherited_state()
     os.environ.update(collective_environment(plan))
     torch.set_num_threads(1)
 

@@ -16,7 +16,7 @@ from laggard.analysis.evaluate.ground_truth import build_events
 from laggard.analysis.evaluate.synthetic.run_generator import generate_run, simulate_makespan_s
 from laggard.analysis.evaluate.synthetic.trace_spec import TraceSpec
 from laggard.analysis.findings.analysis_result import analyze_lockstep
-from laggard.core.termination_signals import hold_signals
+from laggard.core.process.termination_signals import hold_signals
 
 _Case = TypeVar("_Case")
 

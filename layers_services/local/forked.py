@@ -13,7 +13,7 @@ from typing import NoReturn
 from laggard.core import linux
 from laggard.core.errors import DeploymentError
 from laggard.core.files.disk_space import describe_os_error, is_disk_error
-from laggard.core.termination_signals import hold_signals
+from laggard.core.process.termination_signals import hold_signals
 
 
 def require_one_thread(purpose: str) -> None:

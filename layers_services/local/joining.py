@@ -19,7 +19,7 @@ from types import FrameType
 
 from laggard.core import linux
 from laggard.core.errors import DeploymentError
-from laggard.core.termination_signals import hold_signals
+from laggard.core.process.termination_signals import hold_signals
 from laggard.layers_services.local.forked import end_with, flush_output, require_one_thread
 
 _OWN = ("user", "mnt", "ipc", "pid")

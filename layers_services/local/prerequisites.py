@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from laggard.core.errors import PrerequisiteError
-from laggard.core.termination_signals import TERMINATION_SIGNALS
+from laggard.core.process.termination_signals import TERMINATION_SIGNALS
 from laggard.layers_services.local import sandbox
 
 TUN = Path("/dev/net/tun")

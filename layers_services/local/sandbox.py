@@ -33,7 +33,7 @@ from types import FrameType
 from typing import TypeVar
 
 from laggard.core import linux
-from laggard.core.termination_signals import TERMINATION_SIGNALS
+from laggard.core.process.termination_signals import TERMINATION_SIGNALS
 from laggard.layers_services.local import diagnosis, network_devices
 from laggard.layers_services.local.forked import end_with, fork_process
 from laggard.layers_services.local.signalled_wait import SignalledWait

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from laggard.core.termination_signals import SECOND_AFTER_S, list_handled_signals
+from laggard.core.process.termination_signals import SECOND_AFTER_S, list_handled_signals
 
 _POLL_S = 0.1
 _IDLE_S = 3600.0

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from laggard.core.errors import DeploymentError
-from laggard.core.termination_signals import SECOND_AFTER_S
+from laggard.core.process.termination_signals import SECOND_AFTER_S
 from laggard.layers_services.local import sandbox
 from tests.processes import is_alive
 

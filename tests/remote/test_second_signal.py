@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from laggard.core.termination_signals import SECOND_AFTER_S
+from laggard.core.process.termination_signals import SECOND_AFTER_S
 from laggard.run_folder.store import list_runs
 from tests.faults import Fault, holds
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from laggard.core.termination_signals import SECOND_AFTER_S
+from laggard.core.process.termination_signals import SECOND_AFTER_S
 from laggard.run_folder.store import list_runs
 from tests.command_line import Laggard, needs_tun
 from tests.faults import Fault, holds

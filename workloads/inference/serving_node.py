@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -17,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from laggard.core.errors import TransportError
+from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.core.serving.neighbor_choice import measure_errors
 from laggard.core.serving.split_point import PROBE_BYTES, PROBE_S
 from laggard.workloads.datasets import open_data, prepare_data
@@ -53,14 +52,7 @@ def serve(plan: ServingPlan, hold: Callable[[], None]) -> None:
     Raises:
         InputError: a model or the dataset is invalid.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    reset_inherited_state()
     torch.set_num_threads(1)
     output_dir = WorkerOutputDir(plan.output_path)
     if plan.node == 0:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import signal
-import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -16,6 +14,7 @@ from functools import partial
 import torch
 
 from laggard.core.errors import TransportError
+from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.core.rules.federated_rounds import FederatedRule
 from laggard.core.rules.server_rule import (
     Push,
@@ -77,14 +76,7 @@ def main(argument: str) -> None:
         TransportError: no worker is left, and none will join.
     """
     plan = ServerPlan.model_validate_json(argument)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    reset_inherited_state()
     torch.set_num_threads(1)
     output_dir = WorkerOutputDir(plan.output_path)
     data = open_data(plan.workload, plan.output_path)

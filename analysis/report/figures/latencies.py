@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter
 
+from laggard.analysis.report.figures.ecdf import EcdfLines, draw_ecdf
 from laggard.analysis.report.figures.figure_kind import FigureKind
-from laggard.analysis.report.figures.step_ecdf import (
-    compute_ecdf,
-    set_log_seconds_axis,
-    to_step_curve,
-)
-from laggard.analysis.report.style import palette
-from laggard.analysis.report.style.canvas import INK, is_narrow, new_figure, set_title
 from laggard.analysis.report.style.labels import sanitize_label
 from laggard.analysis.tables.columns import FloatArray
 from laggard.analysis.tables.load_run import RunData
@@ -39,27 +32,17 @@ def draw_latencies(run: RunData, _analysis: None, width_in: float) -> Figure:
     Returns:
         The figure, drawn under the caller's style.
     """
-    narrow = is_narrow(width_in)
-    figure = new_figure(width_in, 3.7 if narrow else 3.4)
-    axes = figure.add_subplot()
-    for number, (label, latencies) in enumerate(_group_latencies(run).items()):
-        axes.plot(
-            *to_step_curve(*compute_ecdf(latencies)),
-            color=palette.TIERS[number % len(palette.TIERS)],
-            linestyle=palette.LINES[number % len(palette.LINES)],
-            label=sanitize_label(label),
-        )
     deadlines = run.memoize(read_requests).deadline_s
-    if len(deadlines) and np.isfinite(deadlines[0]):
-        axes.axvline(float(deadlines[0]), color=INK, linewidth=1.0, linestyle=":", label="deadline")
-    axes.set_ylim(0, 1.02)
-    axes.set_ylabel("share of requests")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 2):g} %"))
-    set_log_seconds_axis(axes)
-    axes.grid()
-    set_title(axes, "Latency of the requests", width_in)
-    figure.legend(loc="outside lower center", ncols=2 if narrow else 4)
-    return figure
+    has_deadline = len(deadlines) > 0 and bool(np.isfinite(deadlines[0]))
+    return draw_ecdf(
+        EcdfLines(
+            {sanitize_label(label): each for label, each in _group_latencies(run).items()},
+            limits_s={"deadline": float(deadlines[0])} if has_deadline else {},
+        ),
+        "share of requests",
+        "Latency of the requests",
+        width_in,
+    )
 
 
 def _group_latencies(run: RunData) -> Mapping[str, FloatArray]:

@@ -16,7 +16,7 @@ from laggard.cli.error_handling import (
 )
 from laggard.core.errors import EXIT_INTERRUPTED
 from laggard.core.files.program_folders import add_system_folders_to_path
-from laggard.core.termination_signals import interrupt
+from laggard.core.process.termination_signals import interrupt, repeat_lost_interrupts
 from laggard.core.text.standard_streams import protect_standard_streams
 from laggard.core.text.terminal_output import print_text
 
@@ -56,7 +56,8 @@ class CommandGroup(click.Group):
             # From here on, an interrupt is handled (see `laggard.__main__`).
             signal.signal(signal.SIGINT, interrupt)
         try:
-            return super().main(*args, **kwargs)  # type: ignore[call-overload]
+            with repeat_lost_interrupts():
+                return super().main(*args, **kwargs)  # type: ignore[call-overload]
         except SystemExit as end:
             raise report_lost_output(end) from end
         except ENVIRONMENT_ERRORS as error:

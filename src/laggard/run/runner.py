@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laggard.core.errors import RunFolderError
+from laggard.core.process.termination_signals import TERMINATION_SIGNALS, hold_signals
 from laggard.core.provenance import fingerprint
 from laggard.core.run_schema import RunRecord, RunSettings
-from laggard.core.termination_signals import TERMINATION_SIGNALS, hold_signals
 from laggard.layers_services.local import sandbox
 from laggard.layers_services.local.janitor import Janitor, run_name
 from laggard.layers_services.local.prerequisites import check_prerequisites

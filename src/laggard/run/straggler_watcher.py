@@ -10,8 +10,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from laggard.analysis.detection.online.step_rows import iterate_async_rows, iter
 from laggard.analysis.tables.columns import LinkColumns, SpanColumns
 from laggard.analysis.tables.load_run import RankHost
 from laggard.analysis.tables.planned_blocks import list_teams
+from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.core.run_schema import Alarm
 from laggard.core.span_schema import Lane
 from laggard.core.virtual_time import Dilation
@@ -56,14 +55,7 @@ def main(argument: str) -> None:
     Args:
         argument: a `WatcherPlan` as JSON.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        force=True,
-    )
+    reset_inherited_state()
     os.nice(NICE)
     # Collections skip frozen objects. Visiting them would copy the memory pages that this process
     # shares with the fork server.

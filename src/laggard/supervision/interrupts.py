@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from laggard.core.termination_signals import (
+from laggard.core.process.termination_signals import (
     SECOND_AFTER_S,
     TERMINATION_SIGNALS,
     postpone_during_import,
+    repeat_lost_interrupts,
 )
 
 
@@ -90,7 +91,8 @@ def _handle_signals(
         if signal.getsignal(each) is not signal.SIG_IGN
     }
     try:
-        yield previous
+        with repeat_lost_interrupts():
+            yield previous
     finally:
         for each, before in previous.items():
             signal.signal(each, before)

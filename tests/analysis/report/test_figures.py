@@ -31,6 +31,7 @@ from laggard.analysis.evaluate.synthetic.run_generator import (
 from laggard.analysis.findings.analysis_result import AnalysisResult, analyze_lockstep
 from laggard.analysis.report.figures import rounds, task_accuracy, tokens
 from laggard.analysis.report.figures.drawing import draw_figure, draw_svg, save_figures
+from laggard.analysis.report.figures.ecdf import MOST_POINTS, compute_ecdf
 from laggard.analysis.report.figures.figure_kind import FigureKind
 from laggard.analysis.report.figures.gantt import (
     build_step_bars,
@@ -44,7 +45,6 @@ from laggard.analysis.report.figures.heatmap import (
 )
 from laggard.analysis.report.figures.progress import build_accuracy_curve, build_loss_curve
 from laggard.analysis.report.figures.registry import FIGURE_KINDS
-from laggard.analysis.report.figures.step_ecdf import MOST_POINTS, compute_ecdf
 from laggard.analysis.report.style.canvas import NARROW_IN, WIDE_IN, house_style, to_svg
 from laggard.analysis.report.style.labels import format_rank_labels, sanitize_label, select_ranks
 from laggard.analysis.report.style.palette import TRANSFER, WAIT

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from laggard.core.errors import InputError
-from laggard.core.termination_signals import hold_signals
+from laggard.core.process.termination_signals import hold_signals
 
 if TYPE_CHECKING:
     from distributed import Client

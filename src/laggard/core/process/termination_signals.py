@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -39,12 +40,43 @@ def postpone_during_import(number: int, frame: FrameType | None) -> bool:
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            # A timer of the kernel, since a sandbox needs a process without other threads.
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            _call_later(lambda: os.kill(os.getpid(), number))
             return True
         frame = frame.f_back
     return False
+
+
+@contextmanager
+def repeat_lost_interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt of the body again a moment later, where Python cannot pass it on.
+
+    Finalizers, callbacks of weak references and of the garbage collector have no caller. Python
+    gives their exceptions to `sys.unraisablehook`, and goes on as if there were none.
+    """
+    before = sys.unraisablehook
+
+    def handle_lost(lost: sys.UnraisableHookArgs) -> None:
+        error = lost.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            _call_later(lambda: _interrupt_again(*error.args))
+        else:
+            before(lost)
+
+    sys.unraisablehook = handle_lost
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _interrupt_again(*reason: object) -> None:
+    raise KeyboardInterrupt(*reason)
+
+
+def _call_later(function: Callable[[], None]) -> None:
+    # A timer of the kernel, since a sandbox needs a process without other threads.
+    signal.signal(signal.SIGALRM, lambda *_: function())
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
 
 def list_handled_signals() -> set[signal.Signals]:

@@ -1,0 +1,1 @@
+"""Signals of a process, and what it inherits from its parent."""
