@@ -21,7 +21,7 @@ from laggard.workloads.coordination.start_barrier import (
 from laggard.workloads.coordination.stopping import is_last_by_steps, is_last_by_time
 from laggard.workloads.datasets.partition import Partition
 from laggard.workloads.models.flat_state import FlatState
-from laggard.workloads.models.model_state import save_checkpoint, save_state
+from laggard.workloads.models.model_state import TrainedSoFar, save_checkpoint, save_state
 from laggard.workloads.output.worker_output import (
     WorkerOutputDir,
     append_line,
@@ -83,6 +83,7 @@ class Loop:
     output_dir: WorkerOutputDir = field(init=False)
     _evaluations: int = 0
     _progress_ns: int = 0
+    _zero_ns: int = 0
 
     def __post_init__(self) -> None:
         self.output_dir = WorkerOutputDir(self.plan.output_path)
@@ -93,6 +94,7 @@ class Loop:
         if rehearsal is not None:
             rehearsal.begin(self.first_step)
         step, begun_ns, due = self.first_step, zero_ns, False
+        self._zero_ns = zero_ns
         while True:
             self._name_last_step(step, begun_ns - zero_ns)
             self._step(step, begun_ns)
@@ -262,7 +264,9 @@ class Loop:
 
     def _write_checkpoint(self, step: int) -> int:
         """Write the state from which training could be resumed; return its size in bytes."""
+        elapsed_ns = time.monotonic_ns() - self._zero_ns - self.start_barrier.paused_ns
+        so_far = TrainedSoFar(step, elapsed_ns / 1e9 / self.plan.dilation)
         save_checkpoint(
-            self.output_dir.checkpoint, step, self.strategy.model, self.strategy.optimizer
+            self.output_dir.checkpoint, so_far, self.strategy.model, self.strategy.optimizer
         )
         return self.output_dir.checkpoint.stat().st_size

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -103,6 +103,55 @@ def fetch_files(
             f" attempts ({said}); they remain on the machine in {folder}:"
             f" {', '.join(missing[:5])}"
         )
+
+
+@dataclass(frozen=True)
+class RemoteSource:
+    """Folder on a machine from which files are fetched.
+
+    Attributes:
+        machine: name of the machine in the ssh configuration
+        ssh_config: configuration file for ssh
+        python: path of an interpreter on the machine
+        folder: folder of the files on the machine
+    """
+
+    machine: str
+    ssh_config: Path
+    python: str
+    folder: str
+
+
+def fetch_whole_file(
+    source: RemoteSource, name: str, most_bytes: int, file: IO[bytes], limit_s: float
+) -> None:
+    """Fetch a file that is replaced now and then, but never changed.
+
+    The machine opens the file once, so its content is that of one version, whatever happens
+    meanwhile.
+
+    Args:
+        source: folder of the file
+        name: name of the file
+        most_bytes: bytes of which the file must have fewer
+        file: open file that receives the content
+        limit_s: seconds after which the transfer is given up
+
+    Raises:
+        DeploymentError: the connection broke, or the machine has no such file
+    """
+    ssh = ("ssh", "-F", str(source.ssh_config), "-T", source.machine)
+    request: FileRequest = {"name": name, "offset": 0, "size": most_bytes, "corrupt": False}
+    with open_session(ssh, transfer_command(source.python), limit_s) as session:
+        session.send_request({"operation": "read", "folder": source.folder, "files": [request]})
+        count = session.read_count()
+        # The machine announces no more than was requested, so a larger file would be cut.
+        if not 0 < count < most_bytes:
+            raise DeploymentError(
+                f"{source.machine}: the node announces {count} bytes of {name}, which must have"
+                f" fewer than {most_bytes}; it is not fetched"
+            )
+        session.copy_to(file, count)
 
 
 def _require_room(machine: str, files: Mapping[str, RemoteFile], into: Path) -> None:

@@ -48,7 +48,11 @@ class Machines:
     def _relay(self, name: str) -> BarrierRelay:
         offset_ns = OFFSETS_NS[name]
         return BarrierRelay(
-            self.start_barrier[name], RANKS[name], lambda t: t - offset_ns, lambda t: t + offset_ns
+            self.start_barrier[name],
+            RANKS[name],
+            lambda t: t - offset_ns,
+            lambda t: t + offset_ns,
+            is_head=name == "head",
         )
 
     def deliver_all(self) -> None:

@@ -22,6 +22,7 @@ from laggard.workloads.coordination.progress_relay import (
     ProgressHub,
     ProgressRelay,
     ProgressUpdate,
+    SessionBegan,
     SessionEnded,
     SnapshotRequested,
     TrainingOver,
@@ -196,6 +197,31 @@ def test_who_is_gone_and_who_has_ended_everybody_knows(
         if isinstance(update, SessionEnded)
     ]
     assert len(updates) <= 2 * len(lost) * (len(RANKS) - 1), "nobody tells what was updates"
+
+
+def test_who_joins_again_everybody_knows(machines: Machines) -> None:
+    """Of it, no snapshot is expected that was requested while it was away."""
+    machines.boards["right"].leave(3, 0)
+    machines.deliver_all()
+    number = machines.boards["head"].request_snapshot()
+    machines.deliver_all()
+    machines.boards["right"].join(3, 1)
+    machines.deliver_all()
+    for progress_board in machines.boards.values():
+        assert progress_board.present == tuple(range(WORLD))
+        assert progress_board.session(3) == 1
+    for rank in (0, 1, 2, 4):
+        machines.give(rank, number, 1_000)
+    machines.deliver_all()
+    assert machines.boards["head"].complete_ns(number) == 1_000
+    assert machines.boards["head"].request_snapshot() == number + 1
+    assert machines.boards["head"].complete_ns(number + 1) is None
+    sent = [
+        (source, target)
+        for source, target, update in machines.carried
+        if isinstance(update, SessionBegan)
+    ]
+    assert sent == [("right", name) for name in RANKS if name != "right"]
 
 
 def test_who_is_killed_when_all_is_over_is_not_waited_for(machines: Machines) -> None:

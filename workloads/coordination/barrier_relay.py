@@ -1,8 +1,8 @@
 """Relay of barrier updates between one machine's shared memory and the other machines.
 
-The head has rank 0, the evaluator and the memory that they write openings into. It must learn of
-the arrivals of all ranks; the other machines must learn of the openings and the last step. Times
-in updates are in the reference clock, which every machine converts to its own.
+The head has the rank that opens the barriers: rank 0, unless it is absent when training begins.
+The head must learn of the arrivals of all ranks; the other machines must learn of the openings and
+the last step. Times in updates are in the reference clock, which every machine converts to its own.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class BarrierRelay:
         ranks: ranks that run on this machine.
         to_reference: conversion from this machine's CLOCK_MONOTONIC to the reference clock, ns.
         to_local: the inverse conversion.
+        is_head: whether the rank that opens the barriers runs on this machine.
     """
 
     def __init__(
@@ -85,18 +86,15 @@ class BarrierRelay:
         ranks: Sequence[int],
         to_reference: ClockMap,
         to_local: ClockMap,
+        *,
+        is_head: bool,
     ) -> None:
-        self._start_barrier = start_barrier
+        self._start_barrier, self.is_head = start_barrier, is_head
         self._ranks = tuple(ranks)
         self._to_reference, self._to_local = to_reference, to_local
         self._arrived = dict.fromkeys(self._ranks, 0)
         self._opened = 0
         self._is_last_step_sent = False
-
-    @property
-    def is_head(self) -> bool:
-        """Return whether rank 0 runs on this machine."""
-        return 0 in self._ranks
 
     def poll_updates(self) -> Iterator[BarrierUpdate]:
         """Yield the changes of this machine's barrier since the last call, for other machines."""
@@ -146,7 +144,7 @@ class BarrierHub:
 
     Args:
         machines: all machines of the training.
-        head: machine of rank 0.
+        head: machine of the rank that opens the barriers.
     """
 
     def __init__(self, machines: Sequence[str], head: str) -> None:

@@ -70,6 +70,14 @@ class PartGiven(NodeMessage):
     time_ns: Number
 
 
+class SessionBegan(NodeMessage):
+    """Begin of a session of a rank that has joined."""
+
+    kind: Literal["session_began"] = "session_began"
+    rank: Rank
+    session: Count
+
+
 class SessionEnded(NodeMessage):
     """End of a rank's session."""
 
@@ -101,12 +109,20 @@ class TrainingOver(NodeMessage):
 
 
 ProgressUpdate = (
-    Counted | PartPiece | PartGiven | SessionEnded | StageReached | SnapshotRequested | TrainingOver
+    Counted
+    | PartPiece
+    | PartGiven
+    | SessionBegan
+    | SessionEnded
+    | StageReached
+    | SnapshotRequested
+    | TrainingOver
 )
 PROGRESS_UPDATE_TYPES = (
     Counted,
     PartPiece,
     PartGiven,
+    SessionBegan,
     SessionEnded,
     StageReached,
     SnapshotRequested,
@@ -147,6 +163,7 @@ class ProgressRelay:
             has_coordinator,
         )
         self._sessions_over = dict.fromkeys(range(world_size), 0)
+        self._sessions = dict.fromkeys(self._ranks, 0)
         self._stages = dict.fromkeys(self._ranks, 0)
         self._steps = dict.fromkeys(self._ranks, 0)
         self._given = dict.fromkeys(self._ranks, 0)
@@ -168,6 +185,11 @@ class ProgressRelay:
             if over > known:
                 self._sessions_over[rank] = over
                 yield SessionEnded(rank=rank, session=over - 1)
+        for rank, known in self._sessions.items():
+            session = self._progress_board.session(rank)
+            if session > known:
+                self._sessions[rank] = session
+                yield SessionBegan(rank=rank, session=session)
         for rank, known in self._stages.items():
             stage = self._progress_board.stage(rank)
             if stage > known:
@@ -196,6 +218,9 @@ class ProgressRelay:
             number, given_ns = self._progress_board.given(rank), self._progress_board.given_ns(rank)
             if number > known:
                 self._given[rank] = number
+                # A rank that has joined owes no snapshots of before, and has no parts of them.
+                if not self._output_dir.part(number, rank).exists():
+                    continue
                 self._pending_parts.append(self._cut_part(rank, number, given_ns))
         if self._pending_parts:
             piece = next(self._pending_parts[0], None)
@@ -239,6 +264,8 @@ class ProgressRelay:
             self._store_piece(update)
         elif isinstance(update, PartGiven):
             self._progress_board.give(update.rank, update.number, self._to_local(update.time_ns))
+        elif isinstance(update, SessionBegan):
+            self._progress_board.join(update.rank, update.session)
         elif isinstance(update, SessionEnded):
             self._progress_board.leave(update.rank, update.session)
             # Without this line, `poll_updates` would send the update back to the other machines.

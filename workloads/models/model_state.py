@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, cast
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _MOST_COPIES = 8
 _MOST_OTHER_BYTES = 16 << 20
 """Largest checkpoint: so many times the model, and so many further bytes."""
+
+_MOST_CHECKPOINT_BYTES = 64 << 30
+"""Largest checkpoint whose step is read without its model."""
 
 _UNREADABLE = (
     OSError,
@@ -50,11 +54,30 @@ def load_state(path: Path) -> dict[str, object]:
     return cast("dict[str, object]", torch.load(path, map_location="cpu", weights_only=True))
 
 
+@dataclass(frozen=True)
+class TrainedSoFar:
+    """Training up to a checkpoint.
+
+    Attributes:
+        step: last step, from 0, of all runs of the training.
+        elapsed_s: virtual seconds of this run's training, without evaluations; None in
+            checkpoints of older versions.
+    """
+
+    step: int
+    elapsed_s: float | None
+
+
 def save_checkpoint(
-    path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
+    path: Path, so_far: TrainedSoFar, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Save the state after a step (from 0), from which the training can go on."""
-    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    """Save the state after a step, from which the training can go on."""
+    state = {
+        "step": so_far.step,
+        "elapsed_s": so_far.elapsed_s,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     _save_whole(path, state)
 
 
@@ -88,6 +111,24 @@ def load_checkpoint(
             " workload.stop.steps higher"
         )
     return step + 1
+
+
+def read_progress(path: Path) -> TrainedSoFar:
+    """Return how far the training of a checkpoint got.
+
+    Raises:
+        InputError: the file is no checkpoint.
+    """
+    with _refuse_unreadable(f"{path}: is no checkpoint", "give the checkpoint.pt of a run"):
+        if path.stat().st_size > _MOST_CHECKPOINT_BYTES:
+            raise ValueError(f"it is larger than {_MOST_CHECKPOINT_BYTES} bytes")
+        state = load_state(path)
+        step, elapsed_s = state["step"], state.get("elapsed_s")
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"step {step} is no number of a step")
+        if elapsed_s is not None and not isinstance(elapsed_s, float):
+            raise ValueError(f"elapsed_s {elapsed_s} is no number of seconds")
+    return TrainedSoFar(step, elapsed_s)
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from laggard.layers_services.e2clab.play_inputs import PlayInputs
     from laggard.network_emulation.probe import Requested
     from laggard.run_folder.fidelity_checks import FidelityPolicy
+    from laggard.scenario.load import Scenario
 
 
 def _end_with_campaign(
@@ -50,6 +51,11 @@ def _end_with_campaign(
 
 @click.command("run")
 @scenario_and_plays
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the training of a run that ended too early: give the run as SCENARIO.",
+)
 @continuum_options
 @duration_option
 @recorded_option("virtual: ")
@@ -73,6 +79,7 @@ def run_scenario(
     recorded: tuple[str, ...],
     report: bool,
     as_json: bool,
+    resume: bool,
 ) -> int:
     """Start and verify the continuum, train, and analyze the run.
 
@@ -82,8 +89,11 @@ def run_scenario(
     from laggard.layers_services import model, validate
     from laggard.scenario.load import load_scenario
 
-    most_hosts = model.MAX_HOSTS if target.is_virtual else validate.MAX_HOSTS
-    loaded = load_scenario(scenario, overrides, plays=plays, most_hosts=most_hosts)
+    if resume:
+        loaded = _load_resumed(scenario, runs, overrides, plays, target)
+    else:
+        most_hosts = model.MAX_HOSTS if target.is_virtual else validate.MAX_HOSTS
+        loaded = load_scenario(scenario, overrides, plays=plays, most_hosts=most_hosts)
     for_s = parse_duration(duration)
     if loaded.trains and for_s is not None:
         raise InputError(
@@ -156,6 +166,27 @@ def run_scenario(
         record, folder = run_remote(loaded, remote_options)
     print_result(record, folder, as_json=as_json)
     return get_exit_status(record)
+
+
+def _load_resumed(
+    run: Path, runs: Path, overrides: tuple[str, ...], plays: PlayInputs, target: TargetTestbed
+) -> Scenario:
+    """Load the scenario of a run, whose training is to go on.
+
+    Raises:
+        InputError: the run was made on another testbed, or its training cannot go on.
+    """
+    from laggard.run_folder.resume import find_resumed_run, load_resumed_scenario
+
+    resumed = find_resumed_run(str(run), runs)
+    made_on = resumed.record.testbed
+    if not target.is_chosen and made_on != target.name:
+        raise InputError(
+            f"--resume {run}: this run was made on the testbed {made_on}, whose options are not"
+            f" known here — give them, such as --on {made_on}, or --on {target.name}"
+        )
+    inputs = resumed.complete_inputs(plays, has_artifacts=plays.artifacts != run.absolute())
+    return load_resumed_scenario(resumed, overrides, inputs)
 
 
 def _require_no_emulation(links: Requested, dilation: float | None) -> None:

@@ -30,11 +30,20 @@ class TargetTestbed:
         remote: remote testbed with its options; None for this machine
         arguments: the options as a command line, for another command with the same target
         is_virtual: whether this machine computes how long everything takes
+        is_chosen: whether the command line names the testbed
     """
 
     remote: RemoteTestbed | None
     arguments: tuple[str, ...] = ()
     is_virtual: bool = False
+    is_chosen: bool = True
+
+    @property
+    def name(self) -> str:
+        """Return the name of the testbed, as on the command line."""
+        if self.remote is not None:
+            return self.remote.name
+        return VIRTUAL if self.is_virtual else LOCAL
 
 
 def testbed_options(command: Command) -> Command:
@@ -75,6 +84,7 @@ def _add_options(
             None if remote is None else remote.from_options(given),  # type: ignore[arg-type]
             () if selected == LOCAL else (f"--on={selected}", *_list_arguments(remote, given)),
             selected == VIRTUAL,
+            context.get_parameter_source("on") is not click.core.ParameterSource.DEFAULT,
         )
         return context.invoke(command, target=target, **values)
 

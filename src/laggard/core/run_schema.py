@@ -212,6 +212,7 @@ class RunSettings(Record):
         app_conf: set of variables for the plays.
         for_s: seconds between launch and finalize, if nothing is trained.
         report: whether the run ends with a report and its figures.
+        resume: id of the run whose training this one goes on with.
     """
 
     links: str = "auto"
@@ -221,14 +222,11 @@ class RunSettings(Record):
     app_conf: str | None = None
     for_s: float = 0.0
     report: bool = True
+    resume: str | None = None
 
 
 def _upgrade_version(value: object) -> object:
-    """Replace version 1 by the current version.
-
-    A document that has been read has the current fields, so it is written with the current
-    version.
-    """
+    """Replace version 1 by the current one: what has been read is written with current fields."""
     return SCHEMA_VERSION if value == 1 else value
 
 

@@ -85,3 +85,16 @@ class WorkCounter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def charge_start(path: Path) -> None:
+    """Charge the start of a worker that joins against its share, as if it were computing.
+
+    Only the CPU time of a computing worker is charged. The worker itself resets this when it has
+    joined.
+
+    Args:
+        path: file of the worker's counter, which is created.
+    """
+    with WorkCounter(path) as counter:
+        counter.set_computing(True)

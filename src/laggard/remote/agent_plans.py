@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
+from laggard.workloads.specification.churn import absent_at_start, turns
 from laggard.workloads.transport.keys import make_endpoints
 from laggard.workloads.transport.plan import EndpointPlan
 from laggard.workloads.workload import Workload
@@ -62,6 +64,14 @@ def find_evaluator_host(scenario: Scenario) -> str:
     return scenario.reference_host.name
 
 
+def find_opening_host(scenario: Scenario) -> str:
+    """Return the host whose rank opens the barriers: the first one present at the start."""
+    planned = turns(scenario.workload.churn_entries, scenario.hosts, scenario.ranks)
+    absent = absent_at_start(planned)
+    present = (host.name for host in scenario.ranks if host.name not in absent)
+    return next(present, scenario.reference_host.name)
+
+
 def build_agent_plans(
     scenario: Scenario,
     folders: Mapping[str, str],
@@ -78,7 +88,7 @@ def build_agent_plans(
     """
     head, evaluates = scenario.reference_host, find_evaluator_host(scenario)
     rendezvous_url = f"tcp://{head.address}:{RENDEZVOUS_PORT}"
-    limited = _find_limited_hosts(scenario)
+    limited, joins = _find_limited_hosts(scenario), _count_joins(scenario)
     profiles = profile_clients(scenario)
     plans: dict[str, AgentPlan] = {}
     for number, host in enumerate(scenario.hosts):
@@ -115,10 +125,17 @@ def build_agent_plans(
             share=scenario.shares[host.name] if host.name in limited else None,
             core=number,
             drive=scenario.drives.get(host.name),
+            most_lives=1 + joins[host.name],
             memory_bytes=scenario.memory.get(host.name),
             reference_address=head.address,
         )
     return plans
+
+
+def _count_joins(scenario: Scenario) -> Counter[str]:
+    """Return how often the workers of a host join, by host name."""
+    planned = turns(scenario.workload.churn_entries, scenario.hosts, scenario.ranks)
+    return Counter(turn.host for turn in planned if turn.joins)
 
 
 def list_sent_files(workload: Workload) -> Mapping[str, Path]:

@@ -22,7 +22,7 @@ from laggard.layers_services.ssh.fetch_files import MANIFEST, RemoteFile, fetch_
 from laggard.layers_services.ssh.transfer_session import open_session
 from laggard.remote.agent.node_clock import load_clock_fit
 from laggard.remote.agent.operations import FINALIZE_CLOCK, LIST_FILES
-from laggard.remote.agent_plans import find_evaluator_host
+from laggard.remote.agent_plans import find_evaluator_host, find_opening_host
 from laggard.remote.agent_pool import AgentPool
 from laggard.run_folder.counters import COUNTERS_FILE
 from laggard.scenario.load import Scenario
@@ -78,8 +78,8 @@ def fetch_results(
     """Fetch all nodes' files and write the tables of the run folder.
 
     A node that cannot be reached, or whose files are damaged, is left out and reported in the log.
-    Without the node of rank 0, whose clock is the reference, no tables are written. The files of
-    the other nodes then stay in `FETCHED_FOLDER`.
+    Without the node of the rank that opened the start barrier, which has the time of the first
+    step, no tables are written. The files of the other nodes then stay in `FETCHED_FOLDER`.
 
     Args:
         scenario: scenario of the run.
@@ -95,7 +95,7 @@ def fetch_results(
     fetched_folder.mkdir(exist_ok=True)
     failures = _fetch_all(agent_pool, config, fetched_folder)
     sampled = sampled_hosts(scenario.workload, scenario.hosts)
-    head, evaluator = scenario.ranks[0].name, find_evaluator_host(scenario)
+    head, evaluator = find_opening_host(scenario), find_evaluator_host(scenario)
     # The head comes first: `collect_from` reads the start time and the evaluations from it.
     fetched = {
         name: fetched_folder / name

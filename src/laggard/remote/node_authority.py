@@ -13,6 +13,7 @@ from laggard.remote.agent.messages import (
     AgentMessage,
     AgentPlan,
     AgentStarted,
+    CheckpointWritten,
     FirstStepBegan,
     LogChunk,
     MemoryExceeded,
@@ -27,6 +28,7 @@ from laggard.workloads.coordination.progress_relay import (
     Counted,
     PartGiven,
     PartPiece,
+    SessionBegan,
     SessionEnded,
     SnapshotRequested,
     StageReached,
@@ -46,6 +48,8 @@ class NodeRole:
         world_size: number of ranks of the training.
         has_server: whether the parameter server is on the node.
         is_evaluator: whether the node decides the end of training.
+        is_head: whether the rank that opens the barriers is on the node.
+        most_lives: most processes that a rank of the node has, one after another.
     """
 
     host: str
@@ -53,16 +57,16 @@ class NodeRole:
     world_size: int
     has_server: bool
     is_evaluator: bool
-
-    @property
-    def is_head(self) -> bool:
-        """Return whether rank 0 is on the node."""
-        return 0 in self.ranks
+    is_head: bool
+    most_lives: int
 
     def find_violation(self, message: AgentMessage) -> str:
         """Return the rule that a message of this node breaks; empty if there is none."""
-        if isinstance(message, FirstStepBegan | Opened | LastStep) and not self.is_head:
-            return f"only the node of rank 0 may send {message.kind}"
+        if (
+            isinstance(message, FirstStepBegan | CheckpointWritten | Opened | LastStep)
+            and not self.is_head
+        ):
+            return f"only the node of the rank that opens the barriers may send {message.kind}"
         if (
             isinstance(message, TrainingDone | TrainingProgress | SnapshotRequested | TrainingOver)
             and not self.is_evaluator
@@ -98,6 +102,7 @@ class NodeRole:
                 | Counted
                 | PartPiece
                 | PartGiven
+                | SessionBegan
                 | SessionEnded
                 | StageReached,
             )
@@ -108,9 +113,11 @@ class NodeRole:
 
     def _list_log_names(self) -> frozenset[str]:
         processes = (f"{kind}-{self.host}" for kind in _LOG_KINDS)
-        return frozenset(
-            f"{name}.log" for name in (*processes, *(f"rank-{rank}" for rank in self.ranks))
+        first = (f"rank-{rank}" for rank in self.ranks)
+        later = (
+            f"rank-{rank}.{life}" for rank in self.ranks for life in range(2, self.most_lives + 1)
         )
+        return frozenset(f"{name}.log" for name in (*processes, *first, *later))
 
 
 def assign_roles(plans: Mapping[str, AgentPlan]) -> Mapping[str, NodeRole]:
@@ -123,6 +130,8 @@ def assign_roles(plans: Mapping[str, AgentPlan]) -> Mapping[str, NodeRole]:
             world_size,
             plan.server is not None,
             plan.evaluator is not None,
+            any(worker.opens for worker in plan.workers),
+            plan.most_lives,
         )
         for host, plan in plans.items()
     }

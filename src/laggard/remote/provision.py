@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from laggard.core.errors import (
     DeploymentError,
     PrerequisiteError,
-    Problem,
     ScenarioError,
 )
 from laggard.layers_services.e2clab.managers import manager_problems
@@ -72,24 +71,15 @@ def require_supported(scenario: Scenario, testbed: RemoteTestbed) -> None:
     """Refuse a scenario that the testbed cannot run, judging by the scenario alone.
 
     Raises:
-        ScenarioError: the testbed does not support a manager, a link or the churn of the scenario.
+        ScenarioError: the testbed does not support a manager or a link of the scenario.
     """
     sources = scenario.sources
     problems = (
         *manager_problems(scenario.layers, testbed.managers, sources.layers_services),
         *bottleneck_problems(scenario.links, scenario.heterogeneity, sources.heterogeneity),
-        *_find_churn_problems(scenario),
     )
     if problems:
         raise ScenarioError(problems)
-
-
-def _find_churn_problems(scenario: Scenario) -> Iterator[Problem]:
-    if scenario.workload.churn_entries:
-        rule = "real machines do not support workers that leave or join during training yet"
-        yield scenario.sources.workload.locate_problem(
-            ("churn",), rule, "remove `churn`, or run with --on local", value="churn"
-        )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,12 +19,19 @@ from laggard.core.errors import EXIT_INTERRUPTED, DeploymentError, LaggardError
 from laggard.core.run_schema import RunRecord, RunSettings
 from laggard.core.text.terminal_output import print_text
 from laggard.layers_services.machine import Machine
+from laggard.layers_services.ssh.fetch_files import RemoteSource
 from laggard.layers_services.ssh.remote_processes import RemoteProcesses
 from laggard.layers_services.ssh.ssh_config import write_ssh_config
 from laggard.network_emulation.links.backend import LinkBackend
 from laggard.remote.agent.operations import FINGERPRINT, LEAVE
-from laggard.remote.agent_plans import find_evaluator_host, list_sent_files, plan_agents
+from laggard.remote.agent_plans import (
+    find_evaluator_host,
+    find_opening_host,
+    list_sent_files,
+    plan_agents,
+)
 from laggard.remote.agent_pool import AgentPool
+from laggard.remote.checkpoint_copies import CheckpointCopies
 from laggard.remote.e2clab_stages import E2clabStages, deploy_e2clab_stages
 from laggard.remote.experiment import run_experiment
 from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
@@ -51,6 +58,7 @@ from laggard.scenario.run_plan import find_unlimited_programs
 from laggard.supervision.interrupts import interrupt_on_signals
 from laggard.workloads.coordination.barrier_relay import BarrierHub
 from laggard.workloads.coordination.progress_relay import ProgressHub
+from laggard.workloads.output.worker_output import WorkerOutputDir
 from laggard.workloads.plan import ENVIRONMENT
 
 AGENT_MODULE = "laggard.remote.agent.main"
@@ -222,11 +230,11 @@ def _run_on_nodes(
         name: shlex.join((*settings, node.python, "-m", AGENT_MODULE))
         for name, node in provisioned.nodes.items()
     }
-    machines, head = (
-        [machine.alias for machine in provisioned.machines],
-        scenario.reference_host.name,
+    machines = [machine.alias for machine in provisioned.machines]
+    hubs = (
+        BarrierHub(machines, find_opening_host(scenario)),
+        ProgressHub(machines, find_evaluator_host(scenario)),
     )
-    hubs = BarrierHub(machines, head), ProgressHub(machines, find_evaluator_host(scenario))
     with ExitStack() as stack:
         stages = stack.enter_context(deploy_e2clab_stages(scenario, provisioned, journal))
         processes = stack.enter_context(RemoteProcesses(provisioned.machines, ssh_config, commands))
@@ -244,14 +252,14 @@ def _run_on_nodes(
                 _run_untrained(scenario, agent_pool, links, stages, context, state)
                 return
             stages.run("launch")
+            pythons = {name: node.python for name, node in provisioned.nodes.items()}
+            config = FetchConfig(ssh_config, pythons)
             try:
-                state.trained = run_training(scenario, agent_pool, links, context)
+                with _copy_checkpoints(scenario, agent_pool, context, config) as checkpoints:
+                    state.trained = run_training(scenario, agent_pool, links, context, checkpoints)
             finally:
                 # Collect after a failure too: the records show its cause.
                 with journal.stage("collect"):
-                    config = FetchConfig(
-                        ssh_config, {name: node.python for name, node in provisioned.nodes.items()}
-                    )
                     state.fetched = fetch_results(scenario, agent_pool, journal.folder.path, config)
         # An agent that leaves deletes its run folder. Hosts with missing data keep theirs, so that
         # the user can still copy it.
@@ -261,6 +269,22 @@ def _run_on_nodes(
             raise DeploymentError(_format_missing_data(state.fetched))
         journal.warn(require_no_violations(journal.folder.path, state.trained.violations))
         require_recorded_fidelity(journal.folder.path)
+
+
+@contextmanager
+def _copy_checkpoints(
+    scenario: Scenario, agent_pool: AgentPool, context: RemoteRunContext, config: FetchConfig
+) -> Iterator[CheckpointCopies | None]:
+    """Copy every checkpoint to the run folder, if the workload asks for checkpoints."""
+    if scenario.workload.checkpoint_every is None:
+        yield None
+        return
+    head = find_opening_host(scenario)
+    output_dir = WorkerOutputDir(Path(agent_pool.plans[head].folder) / "workers")
+    source = RemoteSource(head, config.ssh_config, config.pythons[head], str(output_dir.folder))
+    copy = context.journal.folder.path / output_dir.checkpoint.name
+    with CheckpointCopies(source, copy) as checkpoints:
+        yield checkpoints
 
 
 def _run_untrained(

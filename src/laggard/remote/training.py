@@ -34,16 +34,20 @@ from laggard.remote.agent.operations import (
 )
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
+from laggard.remote.checkpoint_copies import CheckpointCopies
 from laggard.remote.links import AgentCommandRunner, measure_base_delays, verify_remote_links
 from laggard.remote.provision import ProvisionedNodes
-from laggard.remote.supervise import RemoteSupervisor
+from laggard.remote.remote_ranks import RemoteRanks
+from laggard.remote.supervise import POLL_S, RemoteSupervisor
 from laggard.run_folder.counters import write_counters, write_events
 from laggard.run_folder.fidelity_checks import FidelityPolicy, record_fidelity
 from laggard.run_folder.fidelity_violations import TimedViolation, find_late_changes
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.training_state import build_training_state
 from laggard.scenario.load import Scenario
+from laggard.supervision.churn import ChurnReceiver, ChurnScheduler
 from laggard.workloads.coordination.barrier_relay import StopRequested
+from laggard.workloads.specification.churn import turns
 
 READY_TIMEOUT_S = 180.0
 START_TIMEOUT_S = 120.0
@@ -192,9 +196,20 @@ def _close_links(links: LinkBackend, agent_pool: AgentPool) -> None:
 
 
 def run_training(
-    scenario: Scenario, agent_pool: AgentPool, links: LinkBackend, context: RemoteRunContext
+    scenario: Scenario,
+    agent_pool: AgentPool,
+    links: LinkBackend,
+    context: RemoteRunContext,
+    checkpoints: CheckpointCopies | None = None,
 ) -> TrainingResult:
     """Run the workload to its stopping rule.
+
+    Args:
+        scenario: scenario with the real addresses of its hosts.
+        agent_pool: agents of all nodes.
+        links: links of the nodes.
+        context: values that every stage needs.
+        checkpoints: copier of the checkpoints; None if they are fetched at the end only.
 
     Raises:
         WorkerError: a worker died or hangs.
@@ -202,8 +217,21 @@ def run_training(
     """
     journal = context.journal
     strategy, hosts = scenario.workload.strategy, [host.name for host in scenario.ranks]
+    ranks = [worker for plan in agent_pool.plans.values() for worker in plan.workers]
     watch = RemoteSupervisor(
-        agent_pool, hosts, has_server=strategy.uses_server, tolerates_loss=strategy.supports_churn
+        agent_pool,
+        hosts,
+        has_server=strategy.uses_server,
+        tolerates_loss=strategy.supports_churn,
+        checkpoints=checkpoints,
+        absent={worker.rank for worker in ranks if worker.late},
+    )
+    churn = ChurnScheduler(
+        turns(scenario.workload.churn_entries, scenario.hosts, scenario.ranks),
+        sorted(ranks, key=lambda worker: worker.rank),
+        RemoteRanks(agent_pool, watch, one_at_a_time=strategy.peer_to_peer),
+        Dilation(1.0),
+        ChurnReceiver(lambda events: journal.update(churn=events), journal.warn),
     )
     with journal.stage("start workers", f"{len(scenario.ranks)} ranks"):
         agent_pool.call_all(START_PROCESSES)
@@ -215,7 +243,7 @@ def run_training(
     before = links.counters()
     with journal.stage("train"):
         began_s, ended_s, events = _supervise_training(
-            scenario, agent_pool, watch, links, context, zero_ns
+            scenario, agent_pool, watch, churn, links, context, zero_ns
         )
     with journal.stage("end"):
         _wait_for_exits(agent_pool, watch)
@@ -242,11 +270,12 @@ def _supervise_training(
     scenario: Scenario,
     agent_pool: AgentPool,
     watch: RemoteSupervisor,
+    churn: ChurnScheduler,
     links: LinkBackend,
     context: RemoteRunContext,
     zero_ns: int,
 ) -> tuple[float, float, tuple[EventRecord, ...]]:
-    """Apply the timed events and watch the ranks until training ends.
+    """Apply the timed events and the churn, and watch the ranks until training ends.
 
     Returns:
         The Unix times of the first step and of the end, and the events as they were applied. The
@@ -258,11 +287,13 @@ def _supervise_training(
     context.journal.update(first_step_s=round((zero_here_ns - context.started_ns) / 1e9, 3))
     scheduler = create_scheduler(scenario, agent_pool, links, clock)
     scheduler.start(zero_here_ns)
+    churn.start_clock(zero_here_ns)
     events: tuple[EventRecord, ...] = ()
     try:
         shown_s, stop_requested = 0.0, False
         while watch.done is None:
-            watch.check()
+            watch.check(min(churn.wait_s, POLL_S))
+            churn.apply_due()
             now_s = time.monotonic()
             if (
                 not stop_requested
@@ -279,6 +310,7 @@ def _supervise_training(
                 context.journal.display.show_training(
                     build_training_state(watch.progress, elapsed_s, scenario.workload.stop)
                 )
+        churn.finish()
     finally:
         events = scheduler.stop()
         write_events(context.journal.folder.path, events)

@@ -80,9 +80,9 @@ class Supervisor:
         """Supervise one more process."""
         self.processes[process.pid] = process
 
-    def has_run(self, rank: int) -> bool:
-        """Return whether a process of this rank was ever started."""
-        return any(process.rank == rank for process in self.processes.values())
+    def find_last_process(self, rank: int) -> SupervisedProcess:
+        """Return the process of a rank that was started last."""
+        return [each for each in self.processes.values() if each.rank == rank][-1]
 
     def kill_rank(self, rank: int) -> bool:
         """Kill a rank's process, so that its end is no failure; return whether it was running."""

@@ -6,16 +6,14 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from laggard.core.run_schema import ALARMS_FILE
-from laggard.core.work_counter import WorkCounter
+from laggard.core.work_counter import charge_start
 from laggard.layers_services.local.launch import ForkServer, ProcessSpec
 from laggard.network_emulation.dynamics import EventRecord, Scheduler, peak_rates
 from laggard.network_emulation.memory.watch import MemoryWatch, short_overruns
 from laggard.run.alarm_display import AlarmDisplay
-from laggard.run.churn import ChurnScheduler
 from laggard.run.continuum import Continuum
 from laggard.run.fidelity_monitor import FidelityMonitorThread
 from laggard.run.rank_work import find_slow_ranks, read_rank_work
@@ -26,6 +24,8 @@ from laggard.run_folder.counters import write_counters, write_events
 from laggard.run_folder.fidelity_violations import TimedViolation, find_late_changes
 from laggard.run_folder.training_state import build_training_state
 from laggard.scenario.client_profiles import profile_clients
+from laggard.supervision.churn import ChurnReceiver, ChurnScheduler
+from laggard.supervision.log_tail import read_log_tail
 from laggard.workloads.output.worker_output import read_lines, write_whole
 from laggard.workloads.plan import (
     ENVIRONMENT,
@@ -37,6 +37,7 @@ from laggard.workloads.plan import (
     plan_link_sampler,
     plan_workers,
 )
+from laggard.workloads.specification.churn import turns
 from laggard.workloads.tracing.traffic import read_traffic
 from laggard.workloads.transport.keys import make_endpoints
 
@@ -79,11 +80,13 @@ def run_training(
     with context.journal.stage("start workers", f"{len(workers)} ranks"):
         _start_processes(context, continuum, server, supervisor, workers, server_plan)
     counters_before = continuum.links.counters()
+    scenario, journal = context.scenario, context.journal
     churn = ChurnScheduler(
-        context,
-        supervisor,
+        turns(scenario.workload.churn_entries, scenario.hosts, scenario.ranks),
         workers,
-        partial(_start_joining_worker, context, continuum, server, supervisor),
+        _LocalRanks(context, continuum, server, supervisor),
+        context.dilation,
+        ChurnReceiver(lambda events: journal.update(churn=events), journal.warn),
     )
     with context.journal.stage("train"):
         alarms = AlarmDisplay(
@@ -201,23 +204,35 @@ def _start_worker(
     return process
 
 
-def _start_joining_worker(
-    context: RunContext,
-    continuum: Continuum,
-    server: ForkServer,
-    supervisor: Supervisor,
-    worker: WorkerPlan,
-) -> SupervisedProcess:
-    """Start a worker that joins, at its host's share, so that it slows down no other worker."""
-    process = _start_worker(context, continuum, server, supervisor, worker)
-    work_file = context.output_dir.work(worker.rank, worker.life) if worker.shared else None
-    if work_file is not None:
-        with WorkCounter(work_file) as counter:
-            # Only the CPU time of a computing worker is charged against its share, and the start of
-            # this one must be charged too.
-            counter.set_computing(True)
-    continuum.shares.attach(process.host, process.pid, work=work_file)
-    return process
+@dataclass(frozen=True)
+class _LocalRanks:
+    """Processes of the ranks in the hosts of this machine (`RankProcesses`)."""
+
+    context: RunContext
+    continuum: Continuum
+    server: ForkServer
+    supervisor: Supervisor
+
+    def start_joining(self, plan: WorkerPlan) -> None:
+        """Start a worker that joins, at its host's share, so that it slows down no other worker."""
+        process = _start_worker(self.context, self.continuum, self.server, self.supervisor, plan)
+        work_file = self.context.output_dir.work(plan.rank, plan.life) if plan.shared else None
+        if work_file is not None:
+            charge_start(work_file)
+        self.continuum.shares.attach(process.host, process.pid, work=work_file)
+
+    def has_joined(self, rank: int) -> bool:
+        """Return whether the worker has written that it joined."""
+        joined = self.supervisor.find_last_process(rank).joined_file
+        return joined is not None and joined.exists()
+
+    def kill_rank(self, rank: int) -> bool:
+        """Kill a rank's process."""
+        return self.supervisor.kill_rank(rank)
+
+    def read_last_words(self, rank: int) -> str:
+        """Return the end of the log of a rank's last process."""
+        return read_log_tail(self.supervisor.find_last_process(rank).log)
 
 
 def _start_auxiliary_processes(

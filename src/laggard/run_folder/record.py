@@ -51,8 +51,8 @@ def create_record(
         backend: backend that shapes the links; None if nothing does.
         command: command line.
         warnings: further warnings.
-        settings: other options of the command; the artifacts and the set of variables of the plays
-            are added.
+        settings: other options of the command; those that the scenario has are added: the
+            artifacts and the set of variables of the plays, and the run to go on with.
     """
     own, plays = scenario.folder, scenario.plays
     return RunRecord(
@@ -64,6 +64,7 @@ def create_record(
             update={
                 "artifacts": None if plays.artifacts == own else str(plays.artifacts),
                 "app_conf": plays.app_conf,
+                "resume": scenario.resumed_run,
             }
         ),
         overrides=scenario.overrides,

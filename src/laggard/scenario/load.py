@@ -85,8 +85,7 @@ class Scenario:
         trains: whether the scenario is used for training. If not, it has no ranks, and `workload`
             has no meaning.
         workload: content of `workload.yaml`, with the absolute path of the dataset's folder.
-        application: content of a `workload.yaml` that trains nothing, with absolute paths; None for
-            one that trains.
+        application: content of a `workload.yaml` that trains nothing, else None; absolute paths.
         hosts: all hosts in order, with their addresses.
         links: plan of all links, in virtual units.
         shares: CPU share of every host, as a fraction of one core, in virtual units.
@@ -97,6 +96,7 @@ class Scenario:
         ranks: host of every worker, in rank order.
         warnings: one line for each setting that is allowed but probably a mistake.
         sources: parsed files, in which later problems are located.
+        resumed_run: id of the run whose training is to go on; None for a new training.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Scenario:
     sources: ScenarioSources
     _files: Mapping[str, ScenarioFile]
     _traces: Mapping[str, bytes]
+    resumed_run: str | None = None
 
     @property
     def peak_shares(self) -> Mapping[str, float]:

@@ -170,6 +170,8 @@ class _Agent:
             "set_share": self._set_share,
             "start_processes": self._start_processes,
             "begin_training": self._begin_training,
+            "start_joining": self._start_joining,
+            "kill_rank": self._kill_rank,
             "end_training": self._end_training,
             "finalize_clock": self._finalize_clock,
             "leave": self._remove_run_folder,
@@ -269,6 +271,20 @@ class _Agent:
         if self._training is not None:
             self._training.begin()
         return None
+
+    def _start_joining(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Start the process of a rank that joins the training."""
+        self._require_training().start_joining(int(str(argument["rank"])))
+        return None
+
+    def _kill_rank(self, argument: Mapping[str, JsonValue]) -> JsonValue:
+        """Kill the process of a rank and return whether it was running."""
+        return self._require_training().kill_rank(int(str(argument["rank"])))
+
+    def _require_training(self) -> NodeTraining:
+        if self._training is None:
+            raise DeploymentError(f"{self._plan.host}: no training runs on this node")
+        return self._training
 
     def _end_training(self, _: Mapping[str, JsonValue]) -> JsonValue:
         """End the link sampler and return whether no process of the training is left."""

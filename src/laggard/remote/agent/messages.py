@@ -48,6 +48,9 @@ LOG_CHUNK_BYTES = 1 << 16
 SENT_FILES = {"resume": "resumed.pt", "initial_weights": "initial_weights.pt"}
 """Names of the files of a workload that a node gets, in the run's folder there, by their keys."""
 
+MOST_CHECKPOINT_BYTES = 64 << 30
+"""Largest checkpoint that a node may announce."""
+
 _MOST_RANKS_OF_NODE = 4096
 _MOST_LINES = 10_000
 _MOST_FIELDS = 50
@@ -74,6 +77,8 @@ class AgentPlan(_Message):
         share: fraction of one core that the workers get at the start; None if never limited.
         core: index of the core that the share applies to, modulo the number of usable cores.
         drive: limits of the host's drive at the start; None if never limited.
+        most_lives: most processes that a rank of this node has, one after another: one more
+            whenever it joins.
         memory_bytes: most memory that the host's workers may hold together; None for no limit.
         reference_address: address of the head, whose clock all clocks are compared with.
         lease_s: seconds of silence after which the agent assumes that the controller is dead.
@@ -90,6 +95,7 @@ class AgentPlan(_Message):
     share: float | None
     core: int
     drive: DriveLimits | None = None
+    most_lives: int = 1
     memory_bytes: int | None = None
     reference_address: str
     lease_s: float = 60.0
@@ -152,6 +158,13 @@ class FirstStepBegan(NodeMessage):
 
     kind: Literal["first_step_began"] = "first_step_began"
     time_ns: Number
+
+
+class CheckpointWritten(NodeMessage):
+    """Report of the head that the training has a new checkpoint, of so many bytes."""
+
+    kind: Literal["checkpoint_written"] = "checkpoint_written"
+    size_bytes: Annotated[int, Field(strict=True, gt=0, le=MOST_CHECKPOINT_BYTES)]
 
 
 class TrainingDone(NodeMessage):
@@ -279,6 +292,7 @@ AgentMessage = Annotated[
     | ImportsDone
     | RankReady
     | FirstStepBegan
+    | CheckpointWritten
     | TrainingDone
     | TrainingProgress
     | NodeHeartbeats

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from laggard.core.errors import DeploymentError
 from laggard.core.node_values import Scalar
+from laggard.core.work_counter import charge_start
 from laggard.layers_services.local.launch import Exit, ForkServer, ProcessSpec
 from laggard.network_emulation.compute import ShareController
 from laggard.remote.agent.fidelity_sampling import NodeSampler
@@ -19,6 +21,7 @@ from laggard.remote.agent.messages import (
     LOG_CHUNK_BYTES,
     AgentMessage,
     AgentPlan,
+    CheckpointWritten,
     FirstStepBegan,
     LogChunk,
     NodeHeartbeats,
@@ -39,7 +42,7 @@ from laggard.workloads.coordination.progress_relay import (
 from laggard.workloads.coordination.start_barrier import StartBarrier
 from laggard.workloads.output.training_end import TrainingEnd
 from laggard.workloads.output.worker_output import WorkerOutputDir, write_whole
-from laggard.workloads.plan import ENVIRONMENT, TrainingPlan
+from laggard.workloads.plan import ENVIRONMENT, TrainingPlan, WorkerPlan
 from laggard.workloads.tracing.heartbeat import read_heartbeats
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -51,6 +54,15 @@ _ENTRY_POINTS = {
     "sampler": "laggard.workloads.link_sampler:main",
     "preparer": "laggard.workloads.data_preparation:main",
 }
+
+
+@dataclass(frozen=True)
+class _NodeProcess:
+    """Process of the training: its name, its rank (-1 for none) and the file of its output."""
+
+    name: str
+    rank: int
+    log: Path
 
 
 class NodeTraining:
@@ -81,12 +93,16 @@ class NodeTraining:
         )
         self.output_dir = WorkerOutputDir(Path(plan.folder) / "workers")
         self.logs = Path(plan.folder) / "logs"
-        self._processes: dict[int, tuple[str, int]] = {}
+        # A rank that leaves and joins again gets another plan.
+        self._workers = {worker.rank: worker for worker in plan.workers}
+        self._started: set[int] = set()
+        self._processes: dict[int, _NodeProcess] = {}
         self._host_pids: set[int] = set()
         self._exits: list[Exit] = []
         self._reported_files: set[str] = set()
         self._read_offsets: dict[Path, int] = {}
         self._last_heartbeat_s = 0.0
+        self._checkpoint_ns = 0
         self._sampler: NodeSampler | None = None
         ranks = [worker.rank for worker in plan.workers]
         parts: tuple[TrainingPlan, ...] = (
@@ -95,7 +111,13 @@ class NodeTraining:
         )
         self._world_size = parts[0].world_size if parts else 1
         start_barrier = StartBarrier(self.output_dir.start_barrier, self._world_size)
-        self.barrier_relay = BarrierRelay(start_barrier, ranks, clock.to_reference, clock.to_local)
+        self.barrier_relay = BarrierRelay(
+            start_barrier,
+            ranks,
+            clock.to_reference,
+            clock.to_local,
+            is_head=any(worker.opens for worker in plan.workers),
+        )
         self._progress_relay: ProgressRelay | None = None
         if parts and parts[0].workload.strategy.peer_to_peer:
             self._progress_relay = ProgressRelay(
@@ -121,31 +143,57 @@ class NodeTraining:
             self._spawn("sampler", -1, plan.sampler.to_json())
         if plan.server is not None:
             self._host_pids.add(self._spawn("server", -1, plan.server.to_json()))
-        interface = find_interface(plan.address)
         for worker in plan.workers:
-            local = worker.model_copy(
-                update={"interface": interface, "shared": self._shares is not None}
-            )
-            self._host_pids.add(self._spawn("worker", worker.rank, local.to_json()))
+            if not worker.late:
+                self._start_worker(worker)
 
-    def _spawn(self, kind: str, rank: int, argument: str) -> int:
+    def _start_worker(self, worker: WorkerPlan) -> int:
+        """Start the process of a rank and return its process ID."""
+        self._started.add(worker.rank)
+        local = worker.model_copy(
+            update={
+                "interface": find_interface(self._plan.address),
+                "shared": self._shares is not None,
+            }
+        )
+        pid = self._spawn("worker", worker.rank, local.to_json(), worker.life)
+        self._host_pids.add(pid)
+        return pid
+
+    def start_joining(self, rank: int) -> None:
+        """Start the process of a rank that joins the training, at the share of its host."""
+        worker = self._workers[rank]
+        if rank in self._started:
+            worker = self._workers[rank] = worker.next_life()
+        pid = self._start_worker(worker)
+        if self._shares is not None:
+            work_file = self.output_dir.work(rank, worker.life)
+            charge_start(work_file)
+            self._shares.attach(self._plan.host, pid, work=work_file)
+
+    def kill_rank(self, rank: int) -> bool:
+        """Kill the process of a rank and return whether it was running."""
+        pid = self._map_pids().get(rank)
+        return pid is not None and self._server.kill(pid)
+
+    def _spawn(self, kind: str, rank: int, argument: str, life: int = 0) -> int:
         name = f"rank-{rank}" if rank >= 0 else f"{kind}-{self._plan.host}"
-        log = self.logs / f"{name}.log"
+        log = self.logs / (f"{name}.{life + 1}.log" if life else f"{name}.log")
         spec = ProcessSpec(
             name, self._plan.host, _ENTRY_POINTS[kind], argument, dict(ENVIRONMENT), log
         )
         pid = self._server.spawn(spec)
-        self._processes[pid] = (name, rank)
+        self._processes[pid] = _NodeProcess(name, rank, log)
         return pid
 
     def begin(self) -> None:
         """Give the start signal; limit the workers and the server to their share from now on."""
         if self._shares is not None:
-            for pid, (_, rank) in self._processes.items():
+            for pid, process in self._processes.items():
                 if pid in self._host_pids:
                     # Ranks on the CPU have a work counter. The server and ranks on a GPU have
                     # none.
-                    counted = self.output_dir.work(rank)
+                    counted = self.output_dir.work(process.rank)
                     self._shares.attach(
                         self._plan.host, pid, work=counted if counted.exists() else None
                     )
@@ -178,23 +226,23 @@ class NodeTraining:
         """Yield the messages about everything that happened since the last call."""
         exits, self._exits = [*self._exits, *self._server.exits()], []
         for ended in exits:
-            name, rank = self._processes.pop(ended.pid)
-            if self._progress_relay is not None and rank >= 0 and ended.status < 0:
+            process = self._processes.pop(ended.pid)
+            if self._progress_relay is not None and process.rank >= 0 and ended.status < 0:
                 # The progress board must not wait for the parts of a rank that was killed.
-                self._progress_relay.remove_rank(rank)
-            yield from self._read_new_log(self.logs / f"{name}.log")
+                self._progress_relay.remove_rank(process.rank)
+            yield from self._read_new_log(process.log)
             yield ProcessEnded(
-                name=name,
-                rank=rank,
+                name=process.name,
+                rank=process.rank,
                 status=ended.status,
-                log_tail=read_log_tail(self.logs / f"{name}.log"),
+                log_tail=read_log_tail(process.log),
             )
         yield from self.barrier_relay.poll_updates()
         if self._progress_relay is not None:
             yield from self._progress_relay.poll_updates()
         yield from self._poll_milestones()
         yield from self._limits.check_memory(
-            {pid: rank for pid, (_, rank) in self._processes.items() if pid in self._host_pids}
+            {pid: self._processes[pid].rank for pid in self._host_pids & self._processes.keys()}
         )
         if self._sampler is not None:
             yield from self._sampler.poll_updates()
@@ -202,6 +250,7 @@ class NodeTraining:
             self._last_heartbeat_s = time.monotonic()
             yield NodeHeartbeats(heartbeats=tuple(self._collect_heartbeats()))
             yield from self._read_new_progress()
+            yield from self._look_for_checkpoint()
             for path in sorted(self.logs.glob("*.log")):
                 yield from self._read_new_log(path)
 
@@ -215,8 +264,8 @@ class NodeTraining:
 
     def _poll_milestones(self) -> Iterator[AgentMessage]:
         """Yield a message for each milestone that was reached since the last call."""
-        for worker in self._plan.workers:
-            if self._is_new(self.output_dir.ready(worker.rank)):
+        for worker in self._workers.values():
+            if self._is_new(self.output_dir.ready(worker.rank, worker.life)):
                 yield RankReady(rank=worker.rank)
         if self._plan.server is not None and self._is_new(self.output_dir.ready(self._world_size)):
             yield RankReady(rank=self._world_size)
@@ -229,17 +278,30 @@ class NodeTraining:
             document = TrainingEnd.model_validate_json(self.output_dir.done.read_bytes())
             yield TrainingDone(document=document)
 
+    def _look_for_checkpoint(self) -> Iterator[CheckpointWritten]:
+        """Yield a message if rank 0 has written a checkpoint since the last call."""
+        checkpoint = self.output_dir.checkpoint
+        if self.barrier_relay.is_head and checkpoint.exists():
+            status = checkpoint.stat()
+            if status.st_mtime_ns != self._checkpoint_ns:
+                self._checkpoint_ns = status.st_mtime_ns
+                yield CheckpointWritten(size_bytes=status.st_size)
+
     def _is_new(self, path: Path) -> bool:
         if path.name in self._reported_files or not path.exists():
             return False
         self._reported_files.add(path.name)
         return True
 
+    def _map_pids(self) -> Mapping[int, int]:
+        """Return the process ID of every rank whose process has not ended, by rank."""
+        return {process.rank: pid for pid, process in self._processes.items() if process.rank >= 0}
+
     def _collect_heartbeats(self) -> Iterator[RankHeartbeat]:
-        pids = {rank: pid for pid, (_, rank) in self._processes.items() if rank >= 0}
-        now_ns = time.monotonic_ns()
+        pids, now_ns = self._map_pids(), time.monotonic_ns()
         for beat in read_heartbeats(self.output_dir.heartbeat, self._world_size):
-            if beat.rank in pids and beat.time_ns:
+            # The last beat of an earlier process of the rank does not count.
+            if beat.time_ns and beat.pid == pids.get(beat.rank):
                 cpu_s, stopped = _read_process_state(pids[beat.rank])
                 yield RankHeartbeat(
                     rank=beat.rank,
