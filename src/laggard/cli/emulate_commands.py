@@ -161,3 +161,42 @@ def show_link_table(run: str | None, runs: Path, every: float, as_json: bool) ->
         print_text(json.dumps(links, indent=2))
     else:
         show_links(folder, every)
+
+
+@click.command(
+    "trace", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("traces"),
+    show_default=True,
+    help="Folder of the traces, one per rank.",
+)
+@click.option(
+    "--skip",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="First steps that are not recorded.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Steps that are recorded.",
+)
+@handle_errors
+def trace_program(command: tuple[str, ...], out: Path, skip: int, steps: int) -> None:
+    """Run a COMMAND that trains with PyTorch, and record its steps.
+
+    Neither the program nor its launcher is changed. Each process in which an optimizer of PyTorch
+    makes steps writes a profile of torch.profiler, which `laggard analyze` reads. A step ends with
+    that of the optimizer. Options must precede COMMAND.
+    """
+    from laggard.analysis.formats.kineto.recording.run_traced import RecordedSteps, run_traced
+
+    words = command[1:] if command[:1] == ("--",) else command
+    run_traced(words, RecordedSteps(out, skip, steps))

@@ -14,7 +14,12 @@ from laggard import __version__
 from laggard.cli.analysis_commands import analyze_trace, compare_runs, report_run, write_export
 from laggard.cli.campaign_commands import evaluate_analysis, start_campaign, verify_machine
 from laggard.cli.command_group import CommandGroup, Sections
-from laggard.cli.emulate_commands import emulate_scenario, open_shell, show_link_table
+from laggard.cli.emulate_commands import (
+    emulate_scenario,
+    open_shell,
+    show_link_table,
+    trace_program,
+)
 from laggard.cli.planning_commands import (
     print_model_plan,
     print_placement,
@@ -93,6 +98,7 @@ _SECTIONS: Sections = {
         (emulate_scenario, "laggard emulate my-continuum --for 10min"),
         (open_shell, "laggard ssh edge.trainer.1.1 -- python train.py"),
         (show_link_table, "laggard links"),
+        (trace_program, "laggard trace torchrun --nproc-per-node 2 train.py"),
     ),
     "Analyze": (
         (report_run, "laggard report my-continuum"),
