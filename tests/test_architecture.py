@@ -76,6 +76,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "tracing",
         "compress",
         "balancing",
+        "migration",
         "coordination",
         "strategies/base",
         "strategies/collective",

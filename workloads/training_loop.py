@@ -9,7 +9,7 @@ from functools import partial
 
 from laggard.core.emulated_drive import Drive
 from laggard.core.span_schema import Phase
-from laggard.workloads.balancing.balancer import Balancer
+from laggard.workloads.balancing.balancer import BatchSharing
 from laggard.workloads.coordination.progress_reporter import write_part
 from laggard.workloads.coordination.start_barrier import (
     BarrierOpening,
@@ -19,7 +19,7 @@ from laggard.workloads.coordination.start_barrier import (
     evaluation_barrier,
 )
 from laggard.workloads.coordination.stopping import is_last_by_steps, is_last_by_time
-from laggard.workloads.datasets.partition import Partition
+from laggard.workloads.datasets.partition import Partition, Share
 from laggard.workloads.models.flat_state import FlatState
 from laggard.workloads.models.model_state import TrainedSoFar, save_checkpoint, save_state
 from laggard.workloads.output.worker_output import (
@@ -66,7 +66,7 @@ class Loop:
         recorder: trace of the rank.
         start_barrier: barrier at which the ranks wait for evaluations.
         drive: drive of the host, for checkpoints; None if it is not limited.
-        balancer: balancer of the ranks' shares by speed; None for even shares.
+        sharing: division of each batch among the ranks; None for even shares.
         first_step: step of the whole training with which this run of it begins. Its own records
             count from 0.
     """
@@ -78,7 +78,7 @@ class Loop:
     recorder: Recorder
     start_barrier: StartBarrier
     drive: Drive | None = None
-    balancer: Balancer | None = None
+    sharing: BatchSharing | None = None
     first_step: int = 0
     output_dir: WorkerOutputDir = field(init=False)
     _evaluations: int = 0
@@ -152,13 +152,7 @@ class Loop:
         return synchronization if end is None else min(synchronization, end)
 
     def _step(self, step: int, begun_ns: int) -> None:
-        sizes = self.balancer.sizes(step) if self.balancer is not None else None
-        recorder, picker = self.recorder, self.strategy
-        share = (
-            picker.pick_share(step, self.partition)
-            if isinstance(picker, DividesModel)
-            else self.partition.share(step, self.plan.rank, sizes)
-        )
+        recorder, share = self.recorder, self._take_share(step)
         recorder.begin_step(step - self.first_step, begun_ns)
         batch, share = self.batch_loader.take_step(step, share, begun_ns)
         result = self.strategy.step(step, batch, share)
@@ -167,8 +161,8 @@ class Loop:
         every = self.plan.workload.checkpoint_every
         if self.plan.rank == 0 and every is not None and (step + 1) % every == 0:
             self._checkpoint(step)
-        if self.balancer is not None:
-            self.balancer.finish(
+        if self.sharing is not None:
+            self.sharing.finish(
                 step,
                 len(batch.labels),
                 synchronizes=self.strategy.next_synchronization(step) == step,
@@ -178,6 +172,14 @@ class Loop:
         if self.plan.rank == 0:
             # A rank without the last block of a divided model does not know the loss.
             self._report_progress(step, None if result.samples == 0 else result.loss)
+
+    def _take_share(self, step: int) -> Share:
+        """Return this rank's samples in a step."""
+        if isinstance(self.strategy, DividesModel):
+            return self.strategy.pick_share(step, self.partition)
+        if self.sharing is not None:
+            return self.sharing.share(step)
+        return self.partition.share(step, self.plan.rank)
 
     def _report_progress(self, step: int, loss: float | None) -> None:
         now_ns = time.monotonic_ns()

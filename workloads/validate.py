@@ -191,6 +191,28 @@ def _check_resumption(workload: Workload, source: YamlSource) -> Iterator[Proble
         )
 
 
+def _check_held_samples(workload: Workload, source: YamlSource) -> Iterator[Problem]:
+    """Yield a problem if hosts cannot hold parts of the training set."""
+    strategy = workload.strategy
+    if workload.held_samples is None:
+        return
+    reasons = {
+        "use allreduce": not isinstance(strategy, BalancedParameters)
+        or strategy.uses_server
+        or strategy.peer_to_peer,
+        "remove strategy.balanced_batches": isinstance(strategy, BalancedParameters)
+        and strategy.balanced_batches is not None,
+        "remove stream": workload.stream is not None,
+        "remove resume": workload.resume is not None,
+        "remove samples": workload.samples != "stored",
+        "use a dataset of the package": isinstance(workload.dataset, ImageFolder | OwnDataset),
+    }
+    for fix in (fix for fix, applies in reasons.items() if applies):
+        rule = "hosts hold parts of a training set in arrays, for ranks that take the same steps"
+        advice = remove_key(("held_samples",), f"{fix}, or remove held_samples")
+        yield source.locate_problem(("held_samples",), rule, advice, value="held_samples")
+
+
 def _check_stream(
     workload: Workload, ranks: Sequence[Host], source: YamlSource
 ) -> Iterator[Problem]:
@@ -429,5 +451,6 @@ def validate(
     yield from _check_clients(workload, ranks, source)
     yield from _check_client_patterns(workload.strategy, ranks, source)
     yield from _check_resumption(workload, source)
+    yield from _check_held_samples(workload, source)
     yield from _check_stream(workload, ranks, source)
     yield from _check_churn(workload, ranks, hosts, source)

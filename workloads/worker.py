@@ -20,9 +20,7 @@ from laggard.core.linux import minimize_timer_slack
 from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
-from laggard.workloads.balancing.balancer import Balancer, SupportsAllGather
-from laggard.workloads.balancing.parameters import BalancedBatches
-from laggard.workloads.balancing.shares import Shares
+from laggard.workloads.batch_sharing import create_batch_sharing, find_balancing
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
@@ -30,6 +28,7 @@ from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Batch, Data
 from laggard.workloads.datasets.partition import Indices, Partition
 from laggard.workloads.devices import CPU, collective_environment, open_gpu
+from laggard.workloads.migration.sample_mover import MigratedSplit
 from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer
 from laggard.workloads.output.decisions import note_decision
@@ -38,7 +37,6 @@ from laggard.workloads.plan import WorkerPlan
 from laggard.workloads.process_group import agree_on_model, open_process_group
 from laggard.workloads.strategies.background.background_exchange import BackgroundExchange
 from laggard.workloads.strategies.base.group_connections import connect_to_all
-from laggard.workloads.strategies.base.parameters import BalancedParameters
 from laggard.workloads.strategies.base.peer_connections import PeerConnections
 from laggard.workloads.strategies.base.step_encoder import create_step_encoder
 from laggard.workloads.strategies.base.strategy import (
@@ -195,6 +193,8 @@ class WorkerResources:
     def create_batch_loader(self, context: TrainingContext) -> BatchLoader:
         """Create the loader of the rank's samples; all ranks do so before they train."""
         workload, train = self.plan.workload, self.data.train
+        if workload.held_samples is not None:
+            train = MigratedSplit(train)
         return BatchLoader(
             train,
             self.recorder,
@@ -224,7 +224,7 @@ def _train_in_lockstep(
     context = resources.context(peers=peers)
     if peers is None and plan.connects_lazily and context.divided is None:
         context = agree_on_model(plan, context, output_dir)
-        if _find_balancing(plan) is not None:
+        if find_balancing(plan) is not None or plan.workload.held_samples is not None:
             connect_to_all(range(plan.world_size), plan.rank)
     strategy = cast("Strategy", plan.workload.strategy.create_worker(context))
     loop = Loop(
@@ -241,7 +241,9 @@ def _train_in_lockstep(
     if plan.rank == 0:
         # Every rank has read it: all have passed the start barrier.
         output_dir.initial_model.unlink(missing_ok=True)
-    loop.balancer = _create_balancer(resources, context, strategy)
+    loop.sharing = create_batch_sharing(
+        plan, loop.batch_loader, resources.partition, strategy, context
+    )
     loop.batch_loader.begin(zero_ns)
     ending = loop.run(zero_ns)
     if plan.rank == 0:
@@ -445,24 +447,6 @@ def _count_work(
         counter = WorkCounter(output_dir.work(resources.plan.rank, resources.plan.life))
         full_speed = own or fit_step_cost(read_timed(output_dir.full_speed))
         resources.recorder.meter = ComputeMeter(counter, full_speed)
-
-
-def _create_balancer(
-    resources: WorkerResources, context: TrainingContext, strategy: Strategy
-) -> Balancer | None:
-    """Create the balancer, if the strategy balances batches."""
-    balancing = _find_balancing(resources.plan)
-    if balancing is None:
-        return None
-    shares = Shares(resources.partition, fewest_samples(context.model))
-    all_gather = strategy.all_gather if isinstance(strategy, SupportsAllGather) else None
-    return Balancer(balancing, context, shares, all_gather)
-
-
-def _find_balancing(plan: WorkerPlan) -> BalancedBatches | None:
-    """Return the parameters of balancing; None if the strategy does not balance batches."""
-    parameters = plan.workload.strategy
-    return parameters.balanced_batches if isinstance(parameters, BalancedParameters) else None
 
 
 def _start_together(

@@ -21,6 +21,7 @@ from laggard.workloads.specification.datasets import (
     ImageFolder,
     SampleSource,
 )
+from laggard.workloads.specification.held_samples import HeldSamples
 from laggard.workloads.specification.section import NameOrMapping, Section, named
 from laggard.workloads.specification.stream import Births, RehearsalSpec, StreamSpec
 from laggard.workloads.specification.training import (
@@ -71,6 +72,13 @@ class Workload(Section):
             "source of the samples of a step: stored (the host's drive), cold (the drive, without"
             " the system's cache), warm (the cache, without the drive), or prepared (one batch in"
             " memory for all steps, to measure everything else)"
+        ),
+    )
+    held_samples: HeldSamples | None = Field(
+        default=None,
+        description=(
+            "each worker's host stores a part of the training set, and the worker trains on that"
+            " part only; default: every worker has all samples"
         ),
     )
     batch_size: int = Field(

@@ -19,6 +19,7 @@ from laggard.workloads.balancing.cost_estimator import CONFIRMING_STEPS
 from laggard.workloads.balancing.cost_monitor import CostMonitor, CostReport
 from laggard.workloads.balancing.parameters import BalancedBatches
 from laggard.workloads.balancing.shares import Shares
+from laggard.workloads.datasets.partition import Share
 from laggard.workloads.tracing.recorder import Recorder
 
 MAX_WAIT_STEPS = 8
@@ -65,6 +66,23 @@ class BalancerContext(Protocol):
         """Function that records a decision: its step and a sentence."""
 
 
+class BatchSharing(Protocol):
+    """Division of each batch among the ranks, as one rank follows it."""
+
+    def share(self, step: int) -> Share:
+        """Return this rank's samples in a step; steps follow one another."""
+
+    def finish(self, step: int, computed: int, *, synchronizes: bool) -> None:
+        """Process a finished step of this rank, and exchange costs if an exchange is due.
+
+        Args:
+            step: number of the step, from 0.
+            computed: number of samples computed, including padding.
+            synchronizes: whether no rank can finish the step before all have begun it. A due
+                exchange waits for such a step, but at most `MAX_WAIT_STEPS` steps.
+        """
+
+
 class Balancer:
     """Balancer of one rank: decides the number of samples of every rank.
 
@@ -83,23 +101,17 @@ class Balancer:
         all_gather: AllGather | None = None,
     ) -> None:
         self._parameters, self._context, self._shares = parameters, context, shares
-        self._all_gather = all_gather or self._all_gather_by_collective
+        self._all_gather = all_gather or gather_by_collective(context)
         self._cost_monitor = CostMonitor(parameters.window, context.recorder)
         self._next = WARM_UP_STEPS + CONFIRMING_STEPS
 
-    def sizes(self, step: int) -> tuple[int, ...]:
-        """Return the number of samples of every rank in a step."""
-        return self._shares.sizes(step)
+    def share(self, step: int) -> Share:
+        """Return this rank's samples in a step."""
+        sizes = self._shares.sizes(step)
+        return self._shares.partition.share(step, self._context.rank, sizes)
 
     def finish(self, step: int, computed: int, *, synchronizes: bool) -> None:
-        """Process a finished step of this rank, and exchange costs if an exchange is due.
-
-        Args:
-            step: number of the step, from 0.
-            computed: number of samples computed, including padding.
-            synchronizes: whether no rank can finish the step before all have begun it. A due
-                exchange waits for such a step, but at most `MAX_WAIT_STEPS` steps.
-        """
+        """Process a finished step of this rank; see `BatchSharing.finish`."""
         self._cost_monitor.observe(step, computed)
         # Outside a synchronization step the exchange makes ranks wait for each other, so wait for
         # such a step if it comes soon.
@@ -123,15 +135,21 @@ class Balancer:
             min(CONFIRMING_STEPS, self._parameters.every) if soon else self._parameters.every
         )
 
-    def _all_gather_by_collective(self, numbers: Sequence[float], group: int) -> list[list[float]]:
-        sent = torch.tensor([list(numbers)] * self._context.world_size, dtype=torch.float64).to(
-            self._context.device
+
+def gather_by_collective(context: BalancerContext) -> AllGather:
+    """Return a function that exchanges numbers between all ranks by a collective of torch."""
+
+    def gather(numbers: Sequence[float], group: int) -> list[list[float]]:
+        sent = torch.tensor([list(numbers)] * context.world_size, dtype=torch.float64).to(
+            context.device
         )
         gathered = torch.empty_like(sent)
-        self._context.recorder.enter(Phase.COMM, group=group, payload_bytes=gathered.nbytes)
+        context.recorder.enter(Phase.COMM, group=group, payload_bytes=gathered.nbytes)
         # This is an all-gather in one round trip. Gloo's own all-gather uses a ring, with one round
         # trip per rank.
         dist.all_to_all_single(gathered, sent)
         rows: list[list[float]] = gathered.tolist()
-        self._context.recorder.enter(Phase.OTHER)
+        context.recorder.enter(Phase.OTHER)
         return rows
+
+    return gather
