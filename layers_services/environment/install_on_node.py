@@ -1,14 +1,15 @@
 """Installation of a worker's Python environment from wheels; this program runs on the node.
 
 `laggard.layers_services.environment.prepare` sends the file as text, so it imports the standard
-library only. A node needs neither pip nor ensurepip nor internet access. An environment appears
-completely or not at all, even if several runs prepare the same node at once or one is killed:
+library only. A node needs neither pip nor internet access: uv comes with the wheels. An
+environment appears completely or not at all, even if several runs prepare the same node at once or one is killed:
 
     <base>/.build-*/       environment that is being built; its builder holds a lock on it,
                             which ends with the builder's process; the next builder removes
                             a folder without a lock
     <base>/<environment>/  finished environment, renamed from the build folder; its file
-                            `complete` has the number of files and bytes of its packages
+                            `complete` has the number of files and bytes of its packages, and
+                            the time of its last use; after two weeks a builder removes it
     <base>/runs/           data of runs
 """
 
@@ -20,16 +21,16 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import venv
+import time
 import zipfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypedDict
 
 ANSWER_MARK = "laggard-answer "
@@ -38,21 +39,8 @@ _BUILD = ".build-"
 _MARGIN_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Runs in the new environment. It reads torch's version from a file, since an import takes seconds.
-_CHECK = """import importlib.metadata, importlib.util, json, pathlib, runpy, sys
-import laggard
-wanted = json.loads(sys.argv[1])
-found = {name: importlib.metadata.version(name) for name in wanted}
-torch = importlib.util.find_spec("torch")
-if torch is not None:
-    version = pathlib.Path(torch.origin).with_name("version.py")
-    found["torch"] = runpy.run_path(str(version))["__version__"]
-wrong = [
-    f"{name} is {found[name]} and not {wanted[name]}"
-    for name in wanted if found[name] != wanted[name]
-]
-sys.exit("; ".join(wrong) or 0)
-"""
+_COMPLETE = "complete"
+_KEPT_S = 14 * 86400.0
 
 
 class WheelFile(TypedDict):
@@ -69,18 +57,18 @@ class Request(TypedDict):
     Attributes:
         environment: name of the environment's folder
         wheels: wheels to install
+        uv: wheel with the program that installs them
         stores: folders with wheels; a leading `~` is the user's home
         base: folder of all environments; empty means `/var/tmp/laggard-<user>`
         unpacked_bytes: size of the wheels' contents
-        versions: expected versions of the packages
     """
 
     environment: str
     wheels: list[WheelFile]
+    uv: WheelFile
     stores: list[str]
     base: str
     unpacked_bytes: int
-    versions: dict[str, str]
 
 
 class InstallAnswer(TypedDict, total=False):
@@ -125,19 +113,22 @@ def _install_environment(request: Request) -> InstallAnswer:
         "state": "ready",
     }
     if _is_whole(environment):
+        (environment / _COMPLETE).touch()
         return answer
     _remove_dead_builds(base)
     found, corrupt = _find_wheels(request)
-    missing = [wheel["name"] for wheel in request["wheels"] if wheel["name"] not in found]
+    needed = [*request["wheels"], request["uv"]]
+    missing = [wheel["name"] for wheel in needed if wheel["name"] not in found]
     if missing:
         return {"state": "missing", "missing": missing, "corrupt": corrupt}
     _require_space(base, request["unpacked_bytes"])
     with _build_folder(base) as build:
-        _remove_environment(environment, build)
-        made = build / "environment"
-        _make_environment(made, [found[wheel["name"]] for wheel in request["wheels"]], environment)
-        _check_versions(made, request["versions"])
-        (made / "complete").write_text(json.dumps(_count_files(made)), encoding="ascii")
+        _remove_environment(environment, build / "broken")
+        _prune(base, build)
+        made, uv = build / "environment", request["uv"]["name"]
+        wheels = {name: path for name, path in found.items() if name != uv}
+        _make_environment(made, wheels, found[uv], build)
+        (made / _COMPLETE).write_text(json.dumps(_count_files(made)), encoding="ascii")
         _put_in_place(made, environment)
     return {**answer, "state": "built"}
 
@@ -160,7 +151,7 @@ def _is_whole(environment: Path) -> bool:
     A cleaner of /var/tmp may have removed old files.
     """
     try:
-        known = json.loads((environment / "complete").read_text(encoding="ascii"))
+        known = json.loads((environment / _COMPLETE).read_text(encoding="ascii"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     return (environment / "bin" / "python").exists() and bool(known == _count_files(environment))
@@ -186,7 +177,7 @@ def _find_wheels(request: Request) -> tuple[dict[str, Path], list[str]]:
         listed = _list_names(folder)
         wanted = [
             wheel
-            for wheel in request["wheels"]
+            for wheel in (*request["wheels"], request["uv"])
             if wheel["name"] in listed and wheel["name"] not in found
         ]
         for wheel in wanted:
@@ -264,12 +255,20 @@ def _remove_dead_builds(base: Path) -> None:
             os.close(lock)
 
 
-def _remove_environment(environment: Path, build: Path) -> None:
-    """Move an incomplete environment into the build folder, which is removed later."""
+def _remove_environment(environment: Path, removed: Path) -> None:
+    """Move an environment into the build folder, which is removed later."""
     try:
-        environment.rename(build / "broken")
+        environment.rename(removed)
     except FileNotFoundError:
         return
+
+
+def _prune(base: Path, build: Path) -> None:
+    """Remove the environments that no run has used for a long time."""
+    oldest_s = time.time() - _KEPT_S
+    for complete in base.glob(f"*/{_COMPLETE}"):
+        if complete.stat().st_mtime < oldest_s:
+            _remove_environment(complete.parent, build / complete.parent.name)
 
 
 def _put_in_place(made: Path, environment: Path) -> None:
@@ -281,71 +280,44 @@ def _put_in_place(made: Path, environment: Path) -> None:
             raise
 
 
-def _make_environment(folder: Path, wheels: Sequence[Path], final: Path) -> None:
-    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
-    # Activation scripts contain the path of the build folder, which is wrong after the rename.
-    for script in (folder / "bin").glob("[Aa]ctivate*"):
-        script.unlink()
-    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    # Starting with the largest wheel keeps the threads evenly busy.
-    largest_first = sorted(wheels, key=lambda path: path.stat().st_size, reverse=True)
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        for done in [
-            pool.submit(_unpack_wheel, wheel, folder, site, final) for wheel in largest_first
-        ]:
-            done.result()
+def _make_environment(folder: Path, wheels: dict[str, Path], uv: Path, build: Path) -> None:
+    """Install wheels into a new environment that can be moved, with the uv of another wheel."""
+    program = _extract_uv(uv, build)
+    # The names in a store begin with digests. uv reads the versions in the names.
+    links = build / "wheels"
+    links.mkdir()
+    for name, path in wheels.items():
+        (links / re.sub("^[0-9a-f]{16}-", "", name)).symlink_to(path)
+    options = ("--no-config", "--offline", "--quiet", "--cache-dir", str(build / "cache"))
+    python = str(folder / "bin" / "python")
+    _run(program, "venv", *options, "--relocatable", "--python", sys.executable, str(folder))
+    _run(
+        *(program, "pip", "install", *options, "--no-deps", "--no-index", "--link-mode=hardlink"),
+        *("--python", python, *map(str, sorted(links.iterdir()))),
+    )
+    _run(python, "-I", "-B", "-c", "import laggard")
 
 
-def _unpack_wheel(wheel: Path, environment: Path, site: Path, final: Path) -> None:
-    """Unpack a wheel as the binary distribution format specifies, without console scripts."""
-    folders: set[Path] = set()
+def _extract_uv(wheel: Path, build: Path) -> str:
+    """Extract the program of uv from its wheel and return its path."""
     with zipfile.ZipFile(wheel) as archive:
-        for info in archive.infolist():
-            if info.is_dir():
-                continue
-            target = _locate_file(info.filename, environment, site)
-            if target.parent not in folders:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                folders.add(target.parent)
-            with archive.open(info) as packed, target.open("wb") as file:
-                start = packed.read(_CHUNK_BYTES)
-                # The wheel format requires the installer to replace this line of scripts.
-                if start.startswith(b"#!python"):
-                    start = (
-                        b"#!" + os.fsencode(final / "bin" / "python") + start[len(b"#!python") :]
-                    )
-                file.write(start)
-                shutil.copyfileobj(packed, file, _CHUNK_BYTES)
-            # The upper 16 bits of the attributes are the Unix file mode.
-            if info.external_attr >> 16 & 0o111:
-                target.chmod(0o755)
+        (name,) = (each for each in archive.namelist() if each.endswith(".data/scripts/uv"))
+        with archive.open(name) as packed, (build / "uv").open("wb") as file:
+            shutil.copyfileobj(packed, file, _CHUNK_BYTES)
+    (build / "uv").chmod(0o700)
+    return str(build / "uv")
 
 
-def _locate_file(name: str, environment: Path, site: Path) -> Path:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise _RefusedError(f"a wheel contains a file path outside its environment: {name!r}")
-    if not path.parts[0].endswith(".data"):
-        return site / path
-    places = {
-        "purelib": site,
-        "platlib": site,
-        "scripts": environment / "bin",
-        "data": environment,
-        "headers": environment / "include",
-    }
-    kind = path.parts[1]
-    if kind not in places or len(path.parts) < 3:
-        raise _RefusedError(f"a wheel contains a file of an unknown kind: {name!r}")
-    return places[kind].joinpath(*path.parts[2:])
-
-
-def _check_versions(environment: Path, versions: dict[str, str]) -> None:
-    command = [str(environment / "bin" / "python"), "-I", "-B", "-c", _CHECK, json.dumps(versions)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+def _run(*command: str) -> None:
+    """Run a program; refuse the request with its message if it fails."""
+    # uv would create its folders below a home, which a user of a node need not have.
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        full = any(each in said for each in ("No space left", "Disk quota exceeded"))
         raise _RefusedError(
-            f"the environment does not work: {(done.stderr or done.stdout).strip()[-400:]}"
+            f"{'the disk is full' if full else 'the environment does not work'}: {said[-400:]}"
         )
 
 

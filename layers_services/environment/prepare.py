@@ -28,13 +28,13 @@ from laggard.core.node_values import (
     describe_invalid,
     escape_lines,
 )
-from laggard.layers_services.environment.install_on_node import ANSWER_MARK, Request
+from laggard.layers_services.environment.install_on_node import ANSWER_MARK, Request, WheelFile
 from laggard.layers_services.environment.node_facts import (
     NodeFacts,
     choose_python,
 )
 from laggard.layers_services.environment.wheel_plan import ARCHITECTURES, Platform
-from laggard.layers_services.environment.wheels import WheelSet
+from laggard.layers_services.environment.wheels import Wheel, WheelSet
 from laggard.layers_services.machine import Access, Machine
 from laggard.layers_services.python_versions import SUPPORTED_PYTHONS, PythonVersion
 from laggard.layers_services.ssh.remote_task import run_on_nodes
@@ -278,17 +278,18 @@ def install_command(python: str, wheels: WheelSet, homes: Sequence[str], base: s
     """
     request: Request = {
         "environment": wheels.hash,
-        "wheels": [
-            {"name": wheel.stored_name, "size": wheel.size, "sha256": wheel.sha256}
-            for wheel in wheels.files
-        ],
+        "wheels": [_describe_wheel(wheel) for wheel in wheels.packages],
+        "uv": _describe_wheel(wheels.uv),
         "stores": [f"{home}/{STORE}" for home in homes],
         "base": base,
         "unpacked_bytes": wheels.unpacked_bytes,
-        "versions": dict(wheels.versions),
     }
     # The program travels inside the command, so that nothing has to be copied to the node before.
     return shlex.join((python, "-I", "-c", pack_program(_INSTALLER), json.dumps(request)))
+
+
+def _describe_wheel(wheel: Wheel) -> WheelFile:
+    return {"name": wheel.stored_name, "size": wheel.size, "sha256": wheel.sha256}
 
 
 def _query_nodes(roles: Roles, commands: Mapping[str, str]) -> Mapping[str, PreparationAnswer]:

@@ -1,44 +1,20 @@
-"""Selection of the wheels that a node's workers need, and the pip command that downloads them.
-
-This module downloads nothing. Two rules keep the set small. Only packages that workers import are
-included: no EnOSlib, Ansible, E2Clab, matplotlib or pandas. scikit-learn comes without its
-dependencies, because only its file with the images of `digits` is read.
-"""
+"""Platforms of nodes, and the pip command that downloads wheels for them; nothing is downloaded."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packaging.markers import default_environment
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from laggard.core.errors import DeploymentError, PrerequisiteError
 from laggard.layers_services.python_versions import PythonVersion
 
 ARCHITECTURES = ("x86_64", "aarch64")
-WORKER_DISTRIBUTIONS = (
-    "numpy",
-    "pillow",
-    "psutil",
-    "pyarrow",
-    "pydantic",
-    "pyroute2",
-    "pyzmq",
-    "ruamel.yaml",
-    "scikit-learn",
-    "torch",
-)
-DATA_ONLY = frozenset({"scikit-learn"})
-"""Distributions that are used only for their data files, so their dependencies are not needed."""
-
 # Minor version of the oldest glibc 2.x of any manylinux tag, per architecture (PEP 513, 599).
 _OLDEST_MANYLINUX = {"x86_64": 5, "aarch64": 17}
 _LEGACY_TAGS = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
@@ -78,14 +54,6 @@ class Platform:
         return f"Python {python}, {self.architecture}, glibc {glibc}, {self.accelerator}"
 
 
-@dataclass(frozen=True)
-class Installed:
-    """Installed distribution: its version and its requirements (PEP 508)."""
-
-    version: str
-    requires: tuple[str, ...]
-
-
 def platform_tags(platform: Platform) -> tuple[str, ...]:
     """Return the tags of wheels that work on a platform (PEP 600 and legacy names), best first.
 
@@ -99,75 +67,6 @@ def platform_tags(platform: Platform) -> tuple[str, ...]:
         if each in _LEGACY_TAGS:
             tags.append(f"{_LEGACY_TAGS[each]}_{architecture}")
     return (*tags, f"linux_{architecture}")
-
-
-def resolve_requirements(
-    roots: Iterable[str],
-    known: Mapping[str, Installed],
-    pins: Mapping[str, str],
-    platform: Platform,
-) -> tuple[str, ...]:
-    """Return pinned requirements for the roots and for all their dependencies on a platform.
-
-    Args:
-        roots: normalized names
-        known: version and requirements of distributions, by normalized name
-        pins: versions to use, by normalized name; a distribution without a pin gets the version
-            range of its dependents
-        platform: platform for which markers are evaluated
-
-    Returns:
-        Sorted requirements. Distributions missing from `known` are included, without their
-        dependencies.
-    """
-    specifiers: dict[str, SpecifierSet] = {}
-    followed: set[tuple[str, str]] = set()
-    queue = [Requirement(root) for root in roots]
-    while queue:
-        requirement = queue.pop()
-        name = canonicalize_name(requirement.name)
-        specifiers[name] = specifiers.get(name, SpecifierSet()) & requirement.specifier
-        # Each distribution is followed once per extra, so that circular requirements end.
-        for extra in {"", *requirement.extras} - {
-            extra for other, extra in followed if other == name
-        }:
-            followed.add((name, extra))
-            if name in known and name not in DATA_ONLY:
-                queue += _list_needed(known[name].requires, extra, platform)
-    pinned_here = {
-        name: pin_requirement(name, pins[name], platform.accelerator)
-        for name in specifiers
-        if name in pins
-    }
-    return tuple(
-        sorted(
-            pinned_here.get(name, f"{name}{specifier}") for name, specifier in specifiers.items()
-        )
-    )
-
-
-def _list_needed(requires: Iterable[str], extra: str, platform: Platform) -> Iterator[Requirement]:
-    environment = _marker_environment(platform) | {"extra": extra}
-    for text in requires:
-        requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            yield requirement
-
-
-def _marker_environment(platform: Platform) -> dict[str, str]:
-    python = ".".join(map(str, platform.python))
-    target = {
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": platform.architecture,
-        "platform_python_implementation": "CPython",
-        "implementation_name": "cpython",
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "implementation_version": f"{python}.0",
-    }
-    return {key: str(value) for key, value in default_environment().items()} | target
 
 
 def pin_requirement(name: str, version: str, accelerator: Accelerator) -> str:

@@ -6,36 +6,35 @@ Therefore this machine downloads the wheels for the nodes' platform, caches them
 
 from __future__ import annotations
 
-import email.parser
 import errno
 import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import Version
+from packaging.utils import parse_wheel_filename
+from pydantic import TypeAdapter, ValidationError
 
-from laggard.core.errors import DeploymentError, PrerequisiteError
+from laggard.core.errors import DeploymentError
+from laggard.core.files.output_files import write_json
 from laggard.layers_services.environment.own_wheel import build_own_wheel
-from laggard.layers_services.environment.wheel_plan import (
+from laggard.layers_services.environment.resolve import (
     WORKER_DISTRIBUTIONS,
-    Installed,
+    pin_uv,
+    resolve_requirements,
+)
+from laggard.layers_services.environment.wheel_plan import (
     Platform,
     download_error,
     pip_command,
-    resolve_requirements,
 )
 
 __all__ = [
@@ -44,15 +43,13 @@ __all__ = [
     "Wheel",
     "WheelSet",
     "default_cache",
-    "installed_closure",
     "wheel_set",
 ]
 
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _MANIFEST = "sha256.json"
-# Each round follows requirements one level deeper. The limit ends requirements that never settle.
-_MOST_ROUNDS = 8
+_RESOLVED: TypeAdapter[list[str]] = TypeAdapter(list[str])
 _log = logging.getLogger(__name__)
 
 
@@ -79,7 +76,7 @@ class WheelSet:
 
     Attributes:
         platform: platform that the wheels support
-        files: the wheels
+        files: the wheels, that of uv among them
         versions: version of every distribution, by normalized name
         unpacked_bytes: size of the wheels' contents
         hash: name of the environment; equal for equal wheels and Python versions
@@ -92,9 +89,23 @@ class WheelSet:
     hash: str
 
     @property
+    def uv(self) -> Wheel:
+        """Return the wheel of uv, which installs the others."""
+        return next(wheel for wheel in self.files if _is_uv(wheel))
+
+    @property
+    def packages(self) -> tuple[Wheel, ...]:
+        """Return the wheels that are installed."""
+        return tuple(wheel for wheel in self.files if not _is_uv(wheel))
+
+    @property
     def size(self) -> int:
         """Return the size of all wheel files in bytes."""
         return sum(wheel.size for wheel in self.files)
+
+
+def _is_uv(wheel: Wheel) -> bool:
+    return wheel.path.name.startswith("uv-")
 
 
 def wheel_set(
@@ -112,26 +123,38 @@ def wheel_set(
 
     Raises:
         DeploymentError: no index can be reached, or none has a wheel for this platform
-        PrerequisiteError: pip, or a distribution whose installed version is needed, is not
+        PrerequisiteError: pip or uv, or a distribution whose installed version is needed, is not
             installed on this machine
     """
     cache = cache or default_cache()
-    known = installed_closure(distributions)
-    pins = {name: each.version for name, each in known.items()}
-    folder = cache / _compute_cache_key(
-        resolve_requirements(distributions, known, pins, platform), platform
-    )
+    wanted = _resolve_once(distributions, platform, cache)
+    folder = cache / _hash_text([*wanted, str(platform)])
     fetched = _read_cached_wheels(folder)
     if fetched is None:
-        _fetch_wheels(distributions, known, pins, platform, folder)
+        _fetch_wheels(wanted, platform, folder)
         fetched = _read_cached_wheels(folder)
     if fetched is None:
         raise DeploymentError(
             f"{folder}: the cached wheels changed while they were read — remove the folder"
         )
-    return _build_wheel_set(
-        [*fetched, _describe_wheel(build_own_wheel(cache / "laggard"))], platform
-    )
+    own = _describe_wheel(build_own_wheel(cache / "laggard"))
+    return _build_wheel_set([*fetched, own], platform)
+
+
+def _resolve_once(distributions: Sequence[str], platform: Platform, cache: Path) -> tuple[str, ...]:
+    """Resolve the wanted packages, or read what was found for the same installed packages."""
+    installed = sorted(f"{each.name}=={each.version}" for each in metadata.distributions())
+    named = [*sorted(distributions), str(platform), *installed]
+    known = cache / f"resolved-{_hash_text(named)}.json"
+    try:
+        return tuple(_RESOLVED.validate_json(known.read_bytes()))
+    except (OSError, ValidationError):
+        pass
+    wanted = (*resolve_requirements(distributions, platform), pin_uv())
+    known.parent.mkdir(parents=True, exist_ok=True)
+    # Concurrent runs may write the same file; none may read a part of it.
+    write_json(known, wanted)
+    return wanted
 
 
 def default_cache() -> Path:
@@ -140,74 +163,18 @@ def default_cache() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "laggard" / "wheels"
 
 
-def installed_closure(roots: Iterable[str]) -> Mapping[str, Installed]:
-    """Return the installed distributions that the roots need on any platform, with any extra.
-
-    Raises:
-        PrerequisiteError: a root is not installed
-    """
-    found: dict[str, Installed] = {}
-    queue = [canonicalize_name(root) for root in roots]
-    needed = set(queue)
-    while queue:
-        name = queue.pop()
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError as error:
-            if name in needed:
-                fix = f"{sys.executable} -m pip install {name}"
-                raise PrerequisiteError(
-                    f"{name} is not installed here, so the version for the nodes is unknown", fix
-                ) from error
-            continue
-        requires = tuple(distribution.requires or ())
-        found[name] = Installed(distribution.version, requires)
-        queue += [
-            other
-            for text in requires
-            if (other := canonicalize_name(Requirement(text).name)) not in found
-        ]
-    return found
+def _hash_text(parts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _compute_cache_key(wanted: Sequence[str], platform: Platform) -> str:
-    named = json.dumps([wanted, asdict(platform)], sort_keys=True)
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
-
-
-def _fetch_wheels(
-    distributions: Sequence[str],
-    known: Mapping[str, Installed],
-    pins: Mapping[str, str],
-    platform: Platform,
-    folder: Path,
-) -> None:
-    """Download into a temporary folder and rename it when all wheels are complete.
-
-    Wheels for another platform can have requirements that the locally installed ones lack, such as
-    CUDA's libraries. Therefore the metadata of downloaded wheels is followed, round after round.
-    """
+def _fetch_wheels(wanted: Sequence[str], platform: Platform, folder: Path) -> None:
+    """Download into a temporary folder and rename it when all wheels are complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
     ) as name:
         there = Path(name)
-        # PyTorch's builds have different requirements, and the local build may be another one.
-        all_known = {name: each for name, each in known.items() if name != "torch"}
-        asked: set[str] = set()
-        for _ in range(_MOST_ROUNDS):
-            wanted = resolve_requirements(distributions, all_known, pins, platform)
-            if asked.issuperset(wanted):
-                break
-            _download_wheels(sorted(set(wanted) - asked), platform, there)
-            asked |= set(wanted)
-            all_known |= {
-                name: _read_metadata(path) for name, path in _select_wheels(there, wanted).items()
-            }
-        chosen = set(_select_wheels(there, wanted).values())
-        for path in there.glob("*.whl"):
-            if path not in chosen:
-                path.unlink()
+        _download_wheels(wanted, platform, there)
         digests = {path.name: _hash_file(path) for path in sorted(there.glob("*.whl"))}
         (there / _MANIFEST).write_text(json.dumps(digests, indent=1), encoding="ascii")
         _take_name(there, folder)
@@ -237,32 +204,6 @@ def _read_cached_wheels(folder: Path) -> list[Wheel] | None:
 
 def _describe_wheel(path: Path) -> Wheel:
     return Wheel(path, path.stat().st_size, _hash_file(path))
-
-
-def _select_wheels(folder: Path, wanted: Sequence[str]) -> dict[str, Path]:
-    """Return the downloaded wheels that match the requirements, by name."""
-    specifiers = {
-        canonicalize_name(each.name): each.specifier
-        for each in (Requirement(text) for text in wanted)
-    }
-    found: dict[str, tuple[Version, Path]] = {}
-    for path in folder.glob("*.whl"):
-        name, version, _, _ = parse_wheel_filename(path.name)
-        fits = name in specifiers and specifiers[name].contains(version, prereleases=True)
-        if fits and (name not in found or found[name][0] < version):
-            found[name] = (version, path)
-    return {name: path for name, (_, path) in found.items()}
-
-
-def _read_metadata(wheel: Path) -> Installed:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (
-            each for each in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", each)
-        )
-        fields = email.parser.BytesParser().parsebytes(archive.read(name), headersonly=True)
-    return Installed(
-        str(fields["Version"]), tuple(str(text) for text in fields.get_all("Requires-Dist", []))
-    )
 
 
 def _download_wheels(wanted: Sequence[str], platform: Platform, folder: Path) -> None:

@@ -63,7 +63,6 @@ def test_is_built_once_and_works(store: Path, base: Path) -> None:
     assert Path(first["runs"]).is_dir()
     assert sorted(path.name for path in base.iterdir()) == ["e1", "runs"]
     assert base.stat().st_mode & 0o777 == 0o700
-    assert not list((base / "e1/bin").glob("*ctivate*"))
 
 
 def test_python_may_compile_what_it_imports(store: Path, base: Path) -> None:
@@ -118,8 +117,8 @@ def test_wheels_go_where_the_format_says(store: Path, base: Path) -> None:
     (helper,) = environment.rglob("other/bin/helper")
     assert os.access(helper, os.X_OK)
     tool = environment / "bin/tool"
-    assert tool.read_text().splitlines()[0] == f"#!{base / 'e1/bin/python'}"
-    assert python(answer, f"import runpy; runpy.run_path({str(tool)!r})") == "tool 2.0"
+    ran = subprocess.run([tool], check=True, capture_output=True, text=True)
+    assert ran.stdout == "tool 2.0\n"
 
 
 @pytest.mark.parametrize(
@@ -128,16 +127,16 @@ def test_wheels_go_where_the_format_says(store: Path, base: Path) -> None:
 )
 def test_a_wheel_stays_inside(store: Path, base: Path, name: str) -> None:
     evil = write_wheel(store, "other", "2.0", files={name: "evil"})
-    answer = install_environment(request_for(store, base, write_wheel(store, "laggard"), evil))
-    assert state(answer) == "refused"
-    assert "a wheel" in answer["reason"]
-    assert sorted(path.name for path in base.iterdir()) == ["runs"]
-    assert not list(base.parent.glob("evil"))
+    install_environment(request_for(store, base, write_wheel(store, "laggard"), evil))
+    outside = [path for path in base.parent.rglob("evil") if base / "e1" not in path.parents]
+    assert outside == []
+    assert not Path("/etc/evil").exists()
+    assert {path.name for path in base.iterdir()} <= {"runs", "e1"}
 
 
 def test_says_what_is_missing_and_what_is_wrong(store: Path, base: Path) -> None:
     request = tiny(store, base)
-    laggard, other = sorted(store.glob("*.whl"))
+    laggard, other, _ = sorted(store.glob("*.whl"))
     laggard.unlink()
     data = other.read_bytes()
     other.write_bytes(b"x" * len(data))
@@ -149,7 +148,7 @@ def test_says_what_is_missing_and_what_is_wrong(store: Path, base: Path) -> None
 
 def test_another_store_serves_as_well(store: Path, base: Path, tmp_path: Path) -> None:
     request = tiny(store, base)
-    _, other = sorted(store.glob("*.whl"))
+    _, other, _ = sorted(store.glob("*.whl"))
     second = tmp_path / "second"
     second.mkdir()
     (second / other.name).write_bytes(other.read_bytes())
@@ -158,19 +157,21 @@ def test_another_store_serves_as_well(store: Path, base: Path, tmp_path: Path) -
     assert state(install_environment(request)) == "built"
 
 
-@pytest.mark.parametrize(
-    ("versions", "said"),
-    [({"other": "3.0"}, "other is 2.0 and not 3.0"), ({"nosuch": "1"}, "nosuch")],
-)
-def test_the_environment_is_tried(
-    store: Path, base: Path, versions: dict[str, str], said: str
-) -> None:
-    request = tiny(store, base)
-    request["versions"] = versions
-    answer = install_environment(request)
+def test_the_environment_is_tried(store: Path, base: Path) -> None:
+    answer = install_environment(request_for(store, base, write_wheel(store, "other")))
     assert state(answer) == "refused"
-    assert said in answer["reason"]
+    assert "No module named 'laggard'" in answer["reason"]
     assert not (base / "e1").exists()
+
+
+def test_what_no_run_has_used_for_long_is_removed(store: Path, base: Path) -> None:
+    install_environment({**tiny(store, base), "environment": "used"})
+    install_environment({**tiny(store, base), "environment": "unused"})
+    for name in ("used", "unused"):
+        os.utime(base / name / "complete", (0, 0))
+    assert state(install_environment({**tiny(store, base), "environment": "used"})) == "ready"
+    assert state(install_environment(tiny(store, base))) == "built"
+    assert sorted(path.name for path in base.iterdir()) == ["e1", "runs", "used"]
 
 
 def test_too_little_space(store: Path, base: Path) -> None:
@@ -242,20 +243,20 @@ def test_many_at_once(store: Path, base: Path) -> None:
     assert sorted(path.name for path in base.iterdir()) == ["e1", "runs"]
 
 
-@pytest.mark.parametrize("lines", range(0, 40, 8))
+@pytest.mark.parametrize("commands", range(3))
 def test_killed_at_any_time_it_leaves_nothing_in_the_way(
-    store: Path, base: Path, lines: int
+    store: Path, base: Path, commands: int
 ) -> None:
-    """Killed by itself after so many files were unpacked."""
+    """Killed by itself after so many commands have run."""
     request = tiny(store, base)
     files = {f"many/{i}.py": "x = 1\n" for i in range(40)}
     many = write_wheel(store, "many", files=files)
     request = request_for(store, base, *sorted(store.glob("laggard*.whl")), many)
     code = (
         "import os, signal, sys, json; from laggard.layers_services.environment import"
-        " install_on_node as i\nplace, seen = i._locate_file, []\ndef counting(*arguments):\n   "
-        f" seen.append(1)\n    if len(seen) > {lines}: os.kill(os.getpid(), signal.SIGKILL)\n   "
-        " return place(*arguments)\ni._locate_file = counting\ni.install_environment(json.loads(sys.argv[1]))\n"
+        " install_on_node as i\nrun, seen = i._run, []\ndef counting(*command):\n   "
+        f" seen.append(1)\n    if len(seen) > {commands}: os.kill(os.getpid(), signal.SIGKILL)\n   "
+        " return run(*command)\ni._run = counting\ni.install_environment(json.loads(sys.argv[1]))\n"
     )
     died = subprocess.run(
         [sys.executable, "-c", code, json.dumps(request)], check=False, capture_output=True

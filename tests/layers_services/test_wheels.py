@@ -13,23 +13,25 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import laggard
 from laggard.core.errors import DeploymentError, LaggardError, PrerequisiteError
 from laggard.layers_services.environment.own_wheel import build_own_wheel, pack_wheel
-from laggard.layers_services.environment.wheel_plan import (
+from laggard.layers_services.environment.resolve import (
     WORKER_DISTRIBUTIONS,
+    resolve_requirements,
+)
+from laggard.layers_services.environment.wheel_plan import (
     Accelerator,
-    Installed,
     Platform,
     download_error,
     pin_requirement,
     pip_command,
     platform_tags,
-    resolve_requirements,
 )
-from laggard.layers_services.environment.wheels import default_cache, installed_closure, wheel_set
+from laggard.layers_services.environment.wheels import default_cache, wheel_set
 from tests.layers_services.tiny_wheels import write_wheel
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -83,69 +85,6 @@ def test_platform_tags_are_those_of_pip_for_this_machine() -> None:
 )
 def test_pinned(name: str, version: str, accelerator: Accelerator, expected: str) -> None:
     assert pin_requirement(name, version, accelerator) == expected
-
-
-# The metadata of torch's CUDA build on PyPI and of what it needs, shortened.
-CUDA_TORCH = Installed(
-    "2.13.0",
-    (
-        "filelock",
-        "setuptools; python_version >= '3.12'",
-        'cuda-toolkit[cublas,cudart]==13.0.3; platform_system == "Linux"',
-        'nvidia-nccl-cu13==2.29.7; platform_system == "Linux"',
-        'triton==3.7.1; platform_system == "Linux" and platform_machine == "x86_64"',
-        'pywin32; platform_system == "Windows"',
-        'optree>=0.13; extra == "optree"',
-    ),
-)
-CUDA_TOOLKIT = Installed(
-    "13.0.3",
-    (
-        'nvidia-cublas==13.1.1.3.*; sys_platform == "linux" and extra == "cublas"',
-        'nvidia-cuda-runtime==13.0.96.*; sys_platform == "linux" and extra == "cudart"',
-        'nvidia-cufft==12.0.0.61.*; sys_platform == "linux" and extra == "cufft"',
-    ),
-)
-KNOWN = {
-    "torch": CUDA_TORCH,
-    "filelock": Installed("4.2", ()),
-    "scikit-learn": Installed("1.9.1", ("scipy>=1.10", "joblib>=1.4")),
-    "pydantic": Installed("2.14", ("pydantic-core==2.50", "typing-extensions>=4.16")),
-    "pydantic-core": Installed("2.50", ("Typing.Extensions",)),
-    "typing-extensions": Installed("4.16", ()),
-}
-PINS = {name: each.version for name, each in KNOWN.items()}
-DOWNLOADED = KNOWN | {
-    "cuda-toolkit": CUDA_TOOLKIT,
-    "nvidia-nccl-cu13": Installed("2.29.7", ("nvidia-cublas>=13",)),
-}
-CUDA = [
-    *(
-        "cuda-toolkit==13.0.3",
-        "filelock==4.2",
-        "nvidia-cublas==13.1.1.3.*,>=13",
-        "nvidia-cuda-runtime==13.0.96.*",
-    ),
-    *("nvidia-nccl-cu13==2.29.7", "torch===2.13.0"),
-]
-
-
-@pytest.mark.parametrize(
-    ("roots", "platform", "expected"),
-    [
-        (["pydantic"], X86, ["pydantic-core==2.50", "pydantic==2.14", "typing-extensions==4.16"]),
-        (["scikit_learn"], X86, ["scikit-learn==1.9.1"]),  # of which a file is read
-        (["torch"], Platform((3, 11), "x86_64", (2, 36), "cuda"), [*CUDA, "triton==3.7.1"]),
-        (["torch"], Platform((3, 12), "aarch64", (2, 36), "cuda"), sorted([*CUDA, "setuptools"])),
-    ],
-)
-def test_requirements(roots: list[str], platform: Platform, expected: list[str]) -> None:
-    assert list(resolve_requirements(roots, DOWNLOADED, PINS, platform)) == expected
-
-
-def test_what_is_not_known_yet_is_asked_for_alone() -> None:
-    known = {name: each for name, each in KNOWN.items() if name != "torch"}
-    assert resolve_requirements(["torch"], known, PINS, X86) == ("torch==2.13.0+cpu",)
 
 
 def test_pips_command() -> None:
@@ -235,10 +174,27 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def list_installed(*roots: str) -> dict[str, metadata.Distribution]:
+    """The distributions installed here that the roots need on any platform, with any extra."""
+    found: dict[str, metadata.Distribution] = {}
+    queue = list(roots)
+    while queue:
+        name = canonicalize_name(queue.pop())
+        if name in found:
+            continue
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        queue += [Requirement(text).name for text in found[name].requires or ()]
+    return found
+
+
 def offer(index: Path, *names: str) -> None:
-    """Wheels named as the distributions installed here, with what they need."""
-    for name, each in installed_closure(names).items():
-        write_wheel(index, name.replace("-", "_"), each.version, each.requires)
+    """Wheels named as the distributions installed here, with what they need, and that of uv."""
+    for name, each in list_installed(*names, "uv").items():
+        requires = tuple(each.requires or ())
+        write_wheel(index, name.replace("-", "_"), each.version, requires)
 
 
 def names_of(folder: Path) -> set[str]:
@@ -258,6 +214,7 @@ def test_wheels_are_fetched_once(index: Path, tmp_path: Path) -> None:
             "pydantic-core",
             "typing-extensions",
             "typing-inspection",
+            "uv",
         ),
     }
     assert first.versions["psutil"] == metadata.version("psutil")
@@ -309,11 +266,50 @@ def test_what_the_downloaded_wheels_need_is_what_counts(index: Path, tmp_path: P
         "psutil": metadata.version("psutil"),
         "toolkit": "13.0",
         "torch": version,
+        "uv": metadata.version("uv"),
     }
     cpu = wheel_set(X86, ("torch",), tmp_path / "cache")
     assert cpu.versions["torch"] == f"{version}+cpu"
     assert "nvidia-nccl-cu13" not in cpu.versions
     assert cpu.hash != cuda.hash
+
+
+def test_what_only_files_are_read_of_comes_without_its_dependencies(index: Path) -> None:
+    offer(index, "scikit-learn", "pydantic")
+    found = {each.split("==")[0] for each in resolve_requirements(["scikit-learn"], X86)}
+    assert found == {"scikit-learn"}
+    found = {
+        each.split("==")[0] for each in resolve_requirements(["pydantic", "scikit-learn"], X86)
+    }
+    assert {"scikit-learn", "pydantic", "pydantic-core"} <= found
+    assert "scipy" not in found
+
+
+def test_markers_count_as_on_the_nodes(index: Path) -> None:
+    """A machine of another kind needs other packages than this one."""
+    version = metadata.version("psutil")
+    needs = (
+        'older; python_version < "3.12"',
+        'newer; python_version >= "3.12"',
+        'board; platform_machine == "aarch64"',
+        'other; sys_platform == "win32"',
+    )
+    write_wheel(index, "psutil", version, needs)
+    for name in ("older", "newer", "board", "other"):
+        write_wheel(index, name, "1.0")
+    boards = Platform((3, 12), "aarch64", (2, 36))
+    assert resolve_requirements(["psutil"], X86) == ("older==1.0", f"psutil=={version}")
+    assert resolve_requirements(["psutil"], boards) == (
+        "board==1.0",
+        "newer==1.0",
+        f"psutil=={version}",
+    )
+
+
+def test_versions_that_do_not_fit_are_named(index: Path) -> None:
+    write_wheel(index, "psutil", "0.1")
+    with pytest.raises(DeploymentError, match="no versions of the workers' packages fit Python"):
+        resolve_requirements(["psutil"], X86)
 
 
 @pytest.mark.long
@@ -377,7 +373,7 @@ def test_the_same_files_make_the_same_wheel(tmp_path: Path) -> None:
 
 def _provided() -> set[str]:
     """Top-level modules that the wheel set has; of scikit-learn only files are read."""
-    wanted = set(installed_closure(set(WORKER_DISTRIBUTIONS) - {"scikit-learn"}))
+    wanted = set(list_installed(*(set(WORKER_DISTRIBUTIONS) - {"scikit-learn"})))
     providers = metadata.packages_distributions()
     return {
         top

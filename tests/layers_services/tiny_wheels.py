@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from laggard.layers_services.environment.install_on_node import Request
+from laggard.layers_services.environment.install_on_node import Request, WheelFile
 from laggard.layers_services.environment.own_wheel import pack_wheel
+from laggard.layers_services.environment.resolve import find_uv
 
 PURE = "py3-none-any"
 
@@ -50,21 +51,29 @@ def pack_installed(folder: Path, name: str, tag: str = PURE) -> Path:
     return path
 
 
+def write_uv_wheel(folder: Path) -> Path:
+    """The wheel of this machine's uv, as far as the program goes."""
+    version = metadata.version("uv")
+    path = folder / f"uv-{version}-{PURE}.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(find_uv(), f"uv-{version}.data/scripts/uv")
+    return path
+
+
+def describe(path: Path) -> WheelFile:
+    """A wheel as a request names it."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"name": path.name, "size": path.stat().st_size, "sha256": digest}
+
+
 def request_for(store: Path, base: Path, *wheels: Path) -> Request:
     """To install wheels that lie in a store."""
-    described = [
-        {
-            "name": path.name,
-            "size": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        }
-        for path in wheels
-    ]
     return {
         "environment": "e1",
-        "wheels": described,  # type: ignore[typeddict-item]  # written out above
+        "wheels": [describe(path) for path in wheels],
+        "uv": describe(write_uv_wheel(store)),
         "stores": [str(store)],
         "base": str(base),
         "unpacked_bytes": 1000,
-        "versions": {path.name.split("-")[0]: path.name.split("-")[1] for path in wheels},
     }
