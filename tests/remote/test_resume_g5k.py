@@ -46,7 +46,8 @@ SCRIPT = """
                     assert time.monotonic() < ends
                     time.sleep(0.02)
 
-            long = ("--set", "workload.stop={steps: 100000}", "--set", "workload.checkpoint_every=10")
+            every = ("--set", "workload.checkpoint_every=10", "--set", "workload.strategy=ring_allreduce")
+            long = ("--set", "workload.stop={steps: 100000}", *every)
             first = start("run", str(scenario_folder), *long)
             kept = lambda: list((here / "runs" / "small").glob("2*/checkpoint.pt"))
             until(kept, 200)
@@ -63,7 +64,7 @@ SCRIPT = """
                 capture_output=True, text=True, cwd=here).stderr
             found["resumed"] = laggard(*resumed)
             found["again"] = laggard("run", "--resume", "small", *ended)
-            found["whole"] = laggard("run", str(scenario_folder), *ended, "--set", "workload.checkpoint_every=10")
+            found["whole"] = laggard("run", str(scenario_folder), *ended, *every)
             found["left"] = [[held.site, held.uid] for held in grid.held_jobs()]
             return found
 

@@ -21,7 +21,8 @@ MORE_STEPS = 30
 
 def test_a_killed_training_goes_on(laggard: Laggard, make_scenario: Callable[..., Path]) -> None:
     """After two interruptions, its model is bit for bit that of a training without any."""
-    scenario, every = make_scenario(), ("--set", "workload.checkpoint_every=5")
+    scenario = make_scenario()
+    every = ("--set", "workload.checkpoint_every=5", "--set", "workload.strategy=ring_allreduce")
     endless = ("--set", "workload.stop={steps: 100000, time: 1h}")
     process = start_run(laggard, scenario, *every, *endless)
     wait_for_file(laggard.runs, "workers/checkpoint.pt", process)
