@@ -2,7 +2,9 @@
 
 A downlink is a queue on the receiving host. A shared link whose pairs all leave one host is a
 queue for its outgoing packets. A shared link whose pairs all enter one host is a queue on that
-host. Any other shared link would need a machine in the middle, so it is refused with a reason.
+host. Any other shared link needs a machine in the middle: one of its receivers, through which the
+packets to the others make a detour. It must send nothing through the link itself, since its own
+packets would not pass its queue. A link without such a receiver is refused with a reason.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from laggard.network_emulation.link_plan import LinkPlan, SharedLink
 from laggard.network_emulation.model import Heterogeneity, SharedRule
 
 _FIX = (
-    "limit the entry to pairs that all leave or all enter one host, use uplinks or downlinks"
-    " instead, or run with --on local"
+    "name two groups without a common host, use uplinks or downlinks instead, or run with --on"
+    " local"
 )
 
 
@@ -30,11 +32,14 @@ class IngressLimit:
         host: the receiving host.
         rate_mbps: rate of the bottleneck.
         senders: names of the hosts whose packets pass through it.
+        receivers: names of the hosts that these packets are sent to: the receiving host itself,
+            and those to which it passes packets on.
     """
 
     host: str
     rate_mbps: float
     senders: tuple[str, ...]
+    receivers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -59,16 +64,22 @@ def plan_inlets(plan: LinkPlan) -> tuple[IngressLimit, ...]:
     """
     names = [host.name for host in plan.hosts]
     found = [
-        IngressLimit(name, access.down_mbps, tuple(other for other in names if other != name))
+        IngressLimit(
+            name, access.down_mbps, tuple(other for other in names if other != name), (name,)
+        )
         for name, access in plan.access.items()
         if access.down_mbps is not None
     ]
     for link in plan.shared:
         senders, receivers = _list_ends(link)
-        if len(senders) > 1 and len(receivers) == 1:
+        router = _find_router(plan, link)
+        if len(senders) > 1 and router is not None:
             found.append(
                 IngressLimit(
-                    min(receivers), link.rate_mbps, tuple(name for name in names if name in senders)
+                    router,
+                    link.rate_mbps,
+                    tuple(name for name in names if name in senders),
+                    tuple(name for name in names if name in receivers),
                 )
             )
     return tuple(sorted(found, key=lambda inlet: names.index(inlet.host)))
@@ -125,22 +136,28 @@ def _list_problems(
 
 def _find_refusal_reason(plan: LinkPlan, link: SharedLink) -> str:
     senders, receivers = _list_ends(link)
-    if len(senders) == 1:
+    if len(senders) == 1 or _find_router(plan, link) is not None:
         return ""
-    if len(receivers) > 1:
-        text = f"{len(senders)} hosts send and {len(receivers)} receive"
+    if receivers <= senders:
         return (
-            f"{text}, but between real machines a shared link needs a single host that sends or"
-            " receives all of its traffic"
+            "each of its hosts sends and receives, but between real machines the traffic of a"
+            " shared link passes the queue of a host that only receives"
         )
-    receiver = min(receivers)
-    access = plan.access.get(receiver)
-    if access is not None and access.down_mbps is not None:
-        return (
-            f"{receiver} also has a downlink, but on a real machine inbound traffic can pass only"
-            " one queue"
-        )
-    return ""
+    return (
+        f"{min(receivers - senders)} also has a downlink, but on a real machine inbound traffic can"
+        " pass only one queue"
+    )
+
+
+def _find_router(plan: LinkPlan, link: SharedLink) -> str | None:
+    """Return the first receiver of a shared link whose inbound queue all its packets can pass."""
+    senders, receivers = _list_ends(link)
+    for host in plan.hosts:
+        access = plan.access.get(host.name)
+        has_downlink = access is not None and access.down_mbps is not None
+        if host.name in receivers - senders and not has_downlink:
+            return host.name
+    return None
 
 
 def _list_ends(link: SharedLink) -> tuple[set[str], set[str]]:

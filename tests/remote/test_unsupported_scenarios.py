@@ -36,7 +36,7 @@ def test_a_bottleneck_between_many_is_refused(testbed: str, folder: Path, tmp_pa
     (problem,) = caught.value.problems
     assert (Path(problem.path).name, problem.line, problem.column) == ("heterogeneity.yaml", 3, 15)
     assert problem.value == "edge.* and *"
-    assert "a single host that sends or receives all of its traffic" in problem.rule
+    assert "each of its hosts sends and receives" in problem.rule
     assert "run with --on local" in problem.fix
 
 

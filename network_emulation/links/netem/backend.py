@@ -108,6 +108,7 @@ class NetemBackend:
                     undo(host, command)
         # The removals were reported first, so that a set-up that fails half-way can be undone.
         backend._deploy_fabric()
+        backend._deploy_detours()
         backend._deploy_intakes()
         with _tables_explained():
             shown = (
@@ -210,6 +211,11 @@ class NetemBackend:
             if lines:
                 self.execute(None, (program, "-batch", "-"), "\n".join(lines) + "\n")
 
+    def _deploy_detours(self) -> None:
+        for host, detours in self.program.detours.items():
+            for command in detours.commands():
+                self.execute(host, command)
+
     def _deploy_intakes(self) -> None:
         for host, intake in self.program.intakes.items():
             self.execute(host, ("ip", "-batch", "-"), "\n".join(intake.devices()) + "\n")
@@ -286,11 +292,15 @@ def _make_room(program: LinkProgram, execute: Execute) -> None:
 def _build_removals(
     program: LinkProgram, execute: Execute, *, lasting: bool
 ) -> Mapping[str, tuple[Command, ...]]:
-    """Return the commands of `close` by host.
+    """Return the commands of `close` by host: routes end before the queues that they lead to.
 
     On hosts that outlive this process, they also restore the batch size of the device.
     """
     removals = dict(program.removals())
+    for host, detours in program.detours.items():
+        query = detours.query()
+        shown = "" if query is None else execute(host, query)
+        removals[host] = (*detours.removals(shown), *removals.get(host, ()))
     for host, source in program.sources.items() if lasting else ():
         if source.segment:
             shown = execute(host, ("ip", "-j", "-d", "link", "show", "dev", source.device))

@@ -220,6 +220,7 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
             as one.
         unshaped_port: UDP port whose datagrams pass unshaped, for clock measurements; 0 for none.
         shared: bottlenecks that several of its links share.
+        forwarded: addresses of the hosts whose packets this host forwards, unshaped.
     """
 
     device: str = "eth0"
@@ -227,6 +228,7 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
     segment: bool = True
     unshaped_port: int = 0
     shared: tuple[SharedClass, ...] = ()
+    forwarded: tuple[str, ...] = ()
 
     def remove_commands(self) -> list[str]:
         """Return a command that replaces the current queue.
@@ -270,6 +272,7 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
         discovery: Iterable[str] = ()
         if any(constraint.targets6 for constraint in self.constraints):
             discovery = discovery_filters(self.device, ROOT, IPV6_PRIORITY, past)
+        discovery = [*discovery, *map(self._passed, self.forwarded)]
         if not self.unshaped_port:
             return [*discovery]
         steer = (
@@ -280,6 +283,15 @@ class LinkSource(HTBSource):  # type: ignore[misc]  # enoslib ships no types
             f"{steer} {end} {self.unshaped_port} 0xffff flowid {past}" for end in ("dport", "sport")
         ]
         return [*clocks, *discovery]
+
+    def _passed(self, address: str) -> str:
+        """Return the filter that lets the packets of another host pass."""
+        past = f"flowid {ROOT}0"
+        if ":" in address:
+            add = ipv6_filter(self.device, ROOT, IPV6_PRIORITY)
+            return f"{add} {match_ipv6('src', address)} {past}"
+        add = f"tc filter add dev {self.device} parent {ROOT} protocol ip prio 1 u32"
+        return f"{add} match ip src {address} {past}"
 
     def commands(self) -> list[str]:
         """Return the commands of every constraint, in the order of their numbers."""

@@ -23,6 +23,11 @@ from laggard.network_emulation.links.end_host_shaping import (
     plan_inlets,
     plan_outlets,
 )
+from laggard.network_emulation.links.netem.detours import (
+    Detours,
+    list_detoured_pairs,
+    plan_detours,
+)
 from laggard.network_emulation.links.netem.filters import ipv6_filter, match_ipv6
 from laggard.network_emulation.links.netem.htb import (
     IPV6_PRIORITY,
@@ -70,6 +75,7 @@ class LinkProgram:
         links: EnOSlib's service with the constraints of every host.
         sources: the same constraints by host name.
         intakes: ingress shaper of each host, if there is no fabric.
+        detours: detours of each host's packets, if there is no fabric.
         fabric_devices: lines of one `ip -batch -` on the fabric.
         fabric_queues: lines of one `tc -batch -` on the fabric.
         plain: True if the links only ever have rates, which needs no netem.
@@ -83,6 +89,7 @@ class LinkProgram:
     links: ShapedLinks
     sources: Mapping[str, LinkSource]
     intakes: Mapping[str, IngressShaper]
+    detours: Mapping[str, Detours]
     fabric_devices: tuple[str, ...]
     fabric_queues: tuple[str, ...]
     plain: bool = False
@@ -202,7 +209,9 @@ def compile_links(
     devices, queues = _plan_fabric(plan, ports) if ports is not None else ((), ())
     deployed = _Deployed(_by_address(roles, networks), networks)
     shared, intakes = ({}, {}) if ports is not None else _on_hosts(plan, deployed, unshaped_port)
-    plan = replace(plan, pairs=_with_classes(plan, shared))
+    detours = {} if ports is not None else _plan_detours(plan, deployed)
+    detoured = {} if ports is not None else list_detoured_pairs(plan)
+    plan = replace(plan, pairs=_with_classes(plan, shared, detoured))
     program = LinkProgram(
         plan=plan,
         base_delays_ms=base_delays_ms or {},
@@ -210,8 +219,9 @@ def compile_links(
         hosts={host.name: host for host in plan.hosts},
         fan_out=Counter(src for src, _ in plan.pairs),
         links=ShapedLinks(),
-        sources=_plan_sources(plan, deployed, shared, unshaped_port),
+        sources=_plan_sources(plan, deployed, shared, detours, unshaped_port),
         intakes=intakes,
+        detours=detours,
         fabric_devices=devices,
         fabric_queues=queues,
         plain=plain,
@@ -263,11 +273,22 @@ def _by_address(
     }
 
 
+def _plan_detours(plan: LinkPlan, deployed: _Deployed) -> Mapping[str, Detours]:
+    needed = {host for pair in list_detoured_pairs(plan).items() for host in (*pair[0], pair[1])}
+    devices = {host.name: deployed.find(host)[1] for host in plan.hosts if host.name in needed}
+    return plan_detours(plan, devices)
+
+
 def _with_classes(
-    plan: LinkPlan, shared: Mapping[str, Sequence[SharedClass]]
+    plan: LinkPlan,
+    shared: Mapping[str, Sequence[SharedClass]],
+    detoured: Mapping[Pair, str],
 ) -> Mapping[Pair, Constraint]:
-    """Return the constraints of the plan, and a neutral one for pairs with only a shared class."""
-    only = {
+    """Return the constraints of the plan, and a neutral one for pairs with only a shared class.
+
+    Packets on a detour are also counted where they leave.
+    """
+    only = {pair: Constraint() for pair in detoured} | {
         (src, dst): Constraint()
         for src, classes in shared.items()
         for each in classes
@@ -280,6 +301,7 @@ def _plan_sources(
     plan: LinkPlan,
     deployed: _Deployed,
     shared: Mapping[str, tuple[SharedClass, ...]],
+    detours: Mapping[str, Detours],
     unshaped_port: int,
 ) -> dict[str, LinkSource]:
     """Return a source without constraints for every host that sends through one.
@@ -293,6 +315,7 @@ def _plan_sources(
         host.name: replace(
             _plan_source(plan, host, deployed),
             shared=shared.get(host.name, ()),
+            forwarded=detours[host.name].forwarded if host.name in detours else (),
             unshaped_port=unshaped_port,
         )
         for host in plan.hosts

@@ -251,7 +251,7 @@ def _is_slowest(ingress_limit: IngressLimit, task: Task) -> bool:
     """Return whether an ingress limit has the rate of a pair's slowest queue."""
     src, dst = task.pair
     return (
-        ingress_limit.host == dst
+        dst in ingress_limit.receivers
         and src in ingress_limit.senders
         and ingress_limit.rate_mbps == task.there.rate_mbps
     )
