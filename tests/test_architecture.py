@@ -49,6 +49,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "local/connection_plugins",
         "ssh",
         "g5k",
+        "iotlab",
         "e2clab",
         "environment",
     ),
