@@ -50,6 +50,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "ssh",
         "g5k",
         "iotlab",
+        "chameleon",
         "e2clab",
         "environment",
     ),

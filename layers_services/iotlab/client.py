@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 from urllib.error import HTTPError
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from laggard.core.errors import DeploymentError, InputError, PrerequisiteError
-from laggard.core.node_values import describe_invalid
 from laggard.layers_services.iotlab.plan import IotlabPlan
+from laggard.layers_services.testbed_requests import (
+    SERVER_ERROR,
+    Patience,
+    ServerFailed,
+    parse_answer,
+    repeat_request,
+)
 
 if TYPE_CHECKING:
     from enoslib.infra.enos_iotlab.iotlab_api import IotlabAPI
@@ -23,11 +27,7 @@ OVER = frozenset({"Terminated", "Stopped", "Error"})
 
 _TIMEOUT_S = 30.0
 _UNAUTHORIZED = 401
-_SERVER_ERROR = 500
 _MOST_BOARDS = 3000
-
-Answer = TypeVar("Answer")
-_log = logging.getLogger(__name__)
 
 
 class Experiment(BaseModel):
@@ -62,19 +62,6 @@ class _Boards(BaseModel):
     items: Annotated[tuple[Board, ...], Field(max_length=_MOST_BOARDS)]
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Limits of requests.
-
-    Attributes:
-        tries: number of attempts of a request that a failing server may repeat.
-        pause_s: seconds between two attempts, and between two looks at a state.
-    """
-
-    tries: int = 4
-    pause_s: float = 3.0
-
-
 @dataclass
 class IotlabClient:
     """Client of the API, with the account of the user's `~/.iotlabrc`.
@@ -101,16 +88,15 @@ class IotlabClient:
         twice.
         """
         walltime = f"{plan.minutes // 60:02d}:{plan.minutes % 60:02d}"
+        resources = _build_resources(plan)
         try:
-            self._api.submit_experiment(name, walltime, _build_resources(plan), None)
-            return _parse(_Submitted, {"id": self._api.job_id}).id
-        except HTTPError as error:
-            if error.code < _SERVER_ERROR:
-                raise _explain(error, "the reservation") from error
-            reason = _explain(error, "the reservation")
-        # requests, of the client, raises RuntimeError for every other error.
-        except (OSError, RuntimeError) as error:
-            reason = DeploymentError(f"IoT-LAB did not answer to the reservation: {error}")
+            _send(
+                lambda: self._api.submit_experiment(name, walltime, resources, None),
+                "the reservation",
+            )
+            return parse_answer(_Submitted, {"id": self._api.job_id}, "IoT-LAB").id
+        except ServerFailed as error:
+            reason = DeploymentError(f"IoT-LAB, the reservation: {error}")
         found = self.find(name)
         if not found:
             raise reason
@@ -122,7 +108,7 @@ class IotlabClient:
         shown = self._repeat(
             lambda: self._api.api.get_experiments(states, 0, 0), "the list of experiments"
         )
-        listed = _parse(_Experiments, shown).items
+        listed = parse_answer(_Experiments, shown, "IoT-LAB").items
         return tuple(each for each in listed if each.name == name and each.state not in OVER)
 
     def look(self, number: int) -> Experiment:
@@ -131,7 +117,7 @@ class IotlabClient:
             lambda: self._api.api.get_experiment_info(number), f"experiment {number}"
         )
         document = shown if isinstance(shown, dict) else {}
-        return _parse(Experiment, {"id": number, **document})
+        return parse_answer(Experiment, {"id": number, **document}, "IoT-LAB")
 
     def list_boards(self, number: int) -> tuple[Board, ...]:
         """Return the boards of a running experiment."""
@@ -139,7 +125,7 @@ class IotlabClient:
             lambda: self._api.api.get_experiment_info(number, "nodes"),
             f"the boards of experiment {number}",
         )
-        return _parse(_Boards, shown).items
+        return parse_answer(_Boards, shown, "IoT-LAB").items
 
     def stop(self, number: int) -> None:
         """Ask for the end of an experiment; one that has ended is left alone."""
@@ -151,20 +137,26 @@ class IotlabClient:
             if self.look(number).state not in OVER:
                 raise
 
-    def _repeat(self, request: Callable[[], Answer], what: str) -> Answer:
-        """Return the answer to a request, which is repeated while the server fails."""
-        for left in range(self.patience.tries - 1, -1, -1):
-            try:
-                return request()
-            except HTTPError as error:
-                if error.code < _SERVER_ERROR or not left:
-                    raise _explain(error, what) from error
-                _log.info("IoT-LAB failed to give %s (%d)", what, error.code)
-            except (OSError, RuntimeError) as error:
-                if not left:
-                    raise DeploymentError(f"IoT-LAB does not give {what}: {error}") from error
-            time.sleep(self.patience.pause_s)
-        raise AssertionError
+    def _repeat(self, request: Callable[[], object], what: str) -> object:
+        return repeat_request(lambda: _send(request, what), f"IoT-LAB, {what}", self.patience)
+
+
+def _send(request: Callable[[], object], what: str) -> object:
+    """Send a request of iotlabcli.
+
+    Raises:
+        ServerFailed: the server failed, or did not answer.
+        LaggardError: the server refused the request.
+    """
+    try:
+        return request()
+    except HTTPError as error:
+        if error.code < SERVER_ERROR:
+            raise _explain(error, what) from error
+        raise ServerFailed(f"the server failed with status {error.code}") from error
+    # iotlabcli raises RuntimeError for every other error of requests.
+    except (OSError, RuntimeError) as error:
+        raise ServerFailed(f"no answer: {error}") from error
 
 
 def _open_api() -> IotlabAPI:
@@ -208,16 +200,6 @@ def _build_resources(plan: IotlabPlan) -> Sequence[object]:
         )
         for group in plan.groups
     ]
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def _parse(kind: type[Model], document: object) -> Model:
-    try:
-        return TypeAdapter(kind).validate_python(document)
-    except ValidationError as error:
-        raise DeploymentError(f"IoT-LAB's answer is garbled: {describe_invalid(error)}") from error
 
 
 def _explain(error: HTTPError, what: str) -> DeploymentError | InputError:

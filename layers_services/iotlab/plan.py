@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from laggard.core.corrections.names import find_near_name
 from laggard.core.errors import Problem, ScenarioError
 from laggard.core.yaml_source import YamlSource
-from laggard.layers_services.g5k.request import Placed, placed_services
+from laggard.layers_services.g5k.request import Placed, placed_services, seconds_of
 from laggard.layers_services.model import Iotlab, LayersServices
 
 SITES = ("grenoble", "lille", "lyon", "paris", "saclay", "strasbourg", "toulouse")
 DEFAULT_MINUTES = 60
 
 _TRAINS = ("rpi3", "rpi4")
-_WALLTIME = re.compile(r"(\d{2,3}):([0-5]\d)(?::[0-5]\d)?", re.ASCII)
 _BOARD = re.compile(r"([a-z0-9]+)-\d+\.([a-z]+)\.iot-lab\.info", re.ASCII)
 
 
@@ -80,12 +79,12 @@ def plan_iotlab(layers: LayersServices, source: YamlSource) -> IotlabPlan:
         fix = "add `iotlab: {cluster: grenoble}`, and `archi: rpi3:at86rf233` to each service"
         raise ScenarioError((source.locate_problem(("environment",), rule, fix),))
     walltime = settings.walltime or layers.environment.walltime
-    minutes = DEFAULT_MINUTES if walltime is None else _count_minutes(walltime)
+    minutes = DEFAULT_MINUTES if walltime is None else seconds_of(walltime) // 60
     problems, groups = [], []
     if minutes == 0:
-        rule = "a reservation has a length of HH:MM, and at least a minute"
-        key = ("environment", "iotlab", "walltime")
-        problems.append(source.locate_problem(key, rule, 'write "01:00"', value=str(walltime)))
+        rule = "IoT-LAB reserves for whole minutes"
+        key = ("environment", *(("iotlab",) if settings.walltime else ()), "walltime")
+        problems.append(source.locate_problem(key, rule, 'write "01:00:00"', value=str(walltime)))
     for placed in placed_services(layers):
         found = list(_plan_service(placed, settings, layers, source))
         problems += [each for each in found if isinstance(each, Problem)]
@@ -93,11 +92,6 @@ def plan_iotlab(layers: LayersServices, source: YamlSource) -> IotlabPlan:
     if problems:
         raise ScenarioError(tuple(dict.fromkeys(problems)))
     return IotlabPlan(tuple(groups), minutes)
-
-
-def _count_minutes(walltime: str) -> int:
-    found = _WALLTIME.fullmatch(walltime)
-    return 60 * int(found[1]) + int(found[2]) if found else 0
 
 
 def _plan_service(
@@ -112,7 +106,8 @@ def _plan_service(
         yield source.locate_problem((*at, "environment"), rule, fix, value=name)
         return
     hosts = tuple(host.name for host in placed.hosts)
-    if service.servers is not None:
+    # A cluster takes precedence over named machines, as in E2Clab.
+    if service.servers is not None and service.cluster is None:
         yield from _plan_named(placed, hosts, source)
         return
     site = service.cluster or settings.cluster or layers.environment.cluster

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +15,13 @@ from laggard.core.run_schema import ReservedJob
 from laggard.layers_services.iotlab.client import OVER, Board, IotlabClient
 from laggard.layers_services.iotlab.plan import BoardGroup, IotlabPlan
 from laggard.layers_services.machine import Access, Machine
+from laggard.layers_services.ssh.first_login import await_login
 from laggard.layers_services.ssh.host_keys import ReservationKeys
 
 TESTBED = "iotlab"
 BOOT_S = 300.0
 """Seconds in which a board must answer SSH after the experiment has begun."""
 
-_LOGIN_S = 30.0
-_RELEASE_S = 120.0
 _SHOW_ADDRESS = "ip -o -4 address show scope global"
 _log = logging.getLogger(__name__)
 
@@ -94,19 +92,23 @@ def hold_boards(
 
 
 def _wait_until_running(client: IotlabClient, job: ReservedJob, timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while (state := client.look(job.job_id).state) != "Running":
+    state = ""
+
+    def has_begun() -> bool:
+        nonlocal state
+        state = client.look(job.job_id).state
         if state in OVER:
             raise DeploymentError(
                 f"experiment {job.job_id} of IoT-LAB ended as {state} before it began — choose other"
                 " boards"
             )
-        if time.monotonic() > deadline_s:
-            raise DeploymentError(
-                f"experiment {job.job_id} of IoT-LAB did not begin within {timeout_s:.0f} s (it is"
-                f" {state}) — try later, or choose other boards"
-            )
-        time.sleep(client.patience.pause_s)
+        return state == "Running"
+
+    if not client.patience.await_state(has_begun, timeout_s):
+        raise DeploymentError(
+            f"experiment {job.job_id} of IoT-LAB did not begin within {timeout_s:.0f} s (it is"
+            f" {state}) — try later, or choose other boards"
+        )
 
 
 def _assign(plan: IotlabPlan, boards: Sequence[Board]) -> Mapping[str, Board]:
@@ -137,28 +139,8 @@ def _reach_board(host: Host, board: Board, user: str, keys: ReservationKeys) -> 
         gateway=f"{user}@{board.site}.iot-lab.info",
         options=keys.options,
     )
-    deadline_s, said = time.monotonic() + BOOT_S, "no answer"
-    while True:
-        try:
-            done = subprocess.run(
-                ("ssh", *access.ssh_arguments(), _SHOW_ADDRESS),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_LOGIN_S,
-                check=False,
-            )
-            said = done.stderr.strip()[-200:]
-        except subprocess.TimeoutExpired:
-            done = None
-        if done is not None and done.returncode == 0:
-            address = _find_address(done.stdout)
-            return Machine(replace(host, address=address, ipv6=()), access, board.site)
-        if time.monotonic() > deadline_s:
-            raise DeploymentError(
-                f"{host.name}: {board.network_address} did not answer SSH within {BOOT_S:.0f} s:"
-                f" {said} — choose another board"
-            )
+    address = _find_address(await_login(access, _SHOW_ADDRESS, BOOT_S))
+    return Machine(replace(host, address=address, ipv6=()), access)
 
 
 def _find_address(shown: str) -> str:
@@ -191,11 +173,11 @@ def release_experiment(client: IotlabClient, job: ReservedJob) -> ReservedJob:
         for number in numbers:
             job = job.model_copy(update={"job_id": number})
             client.stop(number)
-        deadline_s = time.monotonic() + _RELEASE_S
-        while any(client.look(number).state not in OVER for number in numbers):
-            if time.monotonic() > deadline_s:
-                raise DeploymentError(f"experiment {job.job_id} did not end in {_RELEASE_S:.0f} s")
-            time.sleep(client.patience.pause_s)
+        limit_s = client.patience.release_s
+        if not client.patience.await_state(
+            lambda: all(client.look(number).state in OVER for number in numbers), limit_s
+        ):
+            raise DeploymentError(f"experiment {job.job_id} did not end in {limit_s:.0f} s")
     except LaggardError as error:
         _log.warning("%s; %s", error, describe_release(job))
         return job

@@ -14,7 +14,7 @@ from laggard.cli.main import main
 from laggard.core.errors import LaggardError, PrerequisiteError, ScenarioError
 from laggard.core.hosts import Host
 from laggard.core.run_schema import ReservedJob
-from laggard.layers_services.iotlab.client import IotlabClient, Patience
+from laggard.layers_services.iotlab.client import IotlabClient
 from laggard.layers_services.iotlab.plan import BoardGroup, IotlabPlan, plan_iotlab
 from laggard.layers_services.iotlab.reserve import (
     _assign,
@@ -23,6 +23,7 @@ from laggard.layers_services.iotlab.reserve import (
     release_experiment,
 )
 from laggard.layers_services.ssh.host_keys import ReservationKeys
+from laggard.layers_services.testbed_requests import Patience
 from laggard.scenario.load import load_scenario
 from tests.scenario.scenario_folders import template, write
 from tests.testbed.iotlab import PASSWORD, USER, IotlabFault, IotlabStandIn, serve_iotlab
@@ -79,7 +80,7 @@ def test_services_become_boards(tmp_path: Path) -> None:
         (layers(servers="m3-1.lille.iot-lab.info"), "boards of this kind have no Linux"),
         (layers(servers="rpi3-1.mars.iot-lab.info"), "no name of a board"),
         (layers().replace("grenoble,", "grenobl,"), "write `cluster: grenoble`"),
-        (layers().replace("02:30:00", "soon"), "a length of HH:MM"),
+        (layers().replace("02:30:00", "00:00:30"), "reserves for whole minutes"),
         (
             layers().replace("iotlab:", "g5k:"),
             "this scenario names no boards of FIT IoT-LAB",
@@ -148,7 +149,7 @@ SAID = {
     IotlabFault.NEVER_BEGINS: "did not begin within",
     IotlabFault.ENDS_AT_ONCE: "ended as Error before it began",
     IotlabFault.TOO_FEW_BOARDS: "gave 2 boards, and none for edge.trainer.1.2",
-    IotlabFault.GARBLED: "IoT-LAB's answer is garbled",
+    IotlabFault.GARBLED: "answer of IoT-LAB is garbled",
 }
 
 

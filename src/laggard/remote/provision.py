@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,10 @@ from laggard.core.errors import (
     ScenarioError,
 )
 from laggard.layers_services.e2clab.managers import manager_problems
+from laggard.layers_services.environment.expected_platforms import (
+    fetch_expected_wheels,
+    remember_platforms,
+)
 from laggard.layers_services.environment.gpus import why_not
 from laggard.layers_services.environment.node_facts import NodeFacts, query_nodes, with_ipv6
 from laggard.layers_services.environment.prepare import (
@@ -101,6 +105,18 @@ class ProvisionedNodes:
     networks: Networks
 
 
+def fetch_wheels_early(testbed: str, plans: Iterable[MachinePlan]) -> None:
+    """Fetch the wheels that nodes will need, before the nodes are reserved.
+
+    Args:
+        testbed: name of the testbed.
+        plans: machine plans of one reservation; those that reserve nothing need nothing yet.
+    """
+    expected = [plan.expected_platforms for plan in plans]
+    if any(each is not None for each in expected):
+        fetch_expected_wheels(testbed, (platform for each in expected for platform in each or ()))
+
+
 def provision_nodes(
     reserved_nodes: ReservedNodes,
     hosts_by_rank: Sequence[str],
@@ -146,7 +162,9 @@ def provision_nodes(
         warnings=(*journal.record.warnings, *_format_idle_gpus(facts)),
     )
     with journal.stage("wheels", "Python packages of the workers, downloaded once"):
-        wheels = _build_wheel_sets(platforms(facts, sys.version_info[:2]))
+        of_nodes = platforms(facts, sys.version_info[:2])
+        wheels = _build_wheel_sets(of_nodes)
+        remember_platforms(journal.record.testbed, of_nodes.values())
     with journal.stage("prepare nodes"):
         prepared = prepare(machines, roles, facts, wheels, reserved_nodes.stores)
     return ProvisionedNodes(machines, facts, prepared.nodes, roles, networks)

@@ -40,6 +40,7 @@ from laggard.remote.provision import (
     ProvisionedNodes,
     RemoteOptions,
     apply_addresses,
+    fetch_wheels_early,
     plan_machines,
     provision_nodes,
 )
@@ -178,6 +179,9 @@ def _run_on_reserved_nodes(
     """
     state, started_ns = _RunState(), time.monotonic_ns()
     try:
+        if plan.expected_platforms is not None:
+            with journal.stage("wheels", "Python packages of the workers, before the reservation"):
+                fetch_wheels_early(options.testbed.name, [plan])
         with plan.reserve_nodes(journal) as reserved_nodes:
             shaped = bool(scenario.links.pairs or scenario.links.access or scenario.links.shared)
             netem = needs_netem(scenario.links, scenario.changes)

@@ -34,7 +34,7 @@ from laggard.core.errors import EXIT_INTERRUPTED, DeploymentError, InputError
 from laggard.core.run_schema import ReservedJob
 from laggard.core.text.terminal_output import print_text
 from laggard.remote.destroy import destroy_reservations
-from laggard.remote.provision import plan_machines
+from laggard.remote.provision import fetch_wheels_early, plan_machines
 from laggard.remote.reservations_file import (
     ReservationRecord,
     load_reservations,
@@ -247,6 +247,7 @@ class ReservedCells(Generic[CellT]):
         self._store(record)
         self._stack.callback(self._record_end)
         plans = list(self.plans.values())
+        fetch_wheels_early(testbed.name, plans)
         held = self._stack.enter_context(
             testbed.reserve_together(plans, record.id, self._record_jobs)
         )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from laggard.core.hosts import Host
     from laggard.core.run_schema import HostEnergy, ReservedJob
     from laggard.layers_services.environment.prepare import Store
+    from laggard.layers_services.environment.wheel_plan import Platform
     from laggard.layers_services.g5k.description import G5kDescription
     from laggard.layers_services.g5k.request import G5kOptions, G5kPlan
     from laggard.layers_services.g5k.reserve import Reservation
@@ -57,6 +58,23 @@ class ReservationPlan:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about settings of the scenario that have no effect on Grid'5000."""
         return tuple(str(warning) for warning in self.request.warnings)
+
+    @property
+    def expected_platforms(self) -> tuple[Platform, ...] | None:
+        """Platforms of the nodes, as far as they are known; None if no nodes are reserved."""
+        from laggard.layers_services.environment.expected_platforms import find_platform
+        from laggard.layers_services.g5k.reference import load_reference
+
+        if self.request.reused:
+            return None
+        system = self.request.env_name or ""
+        clusters = load_reference().by_name
+        found = {
+            find_platform(system, clusters[group.cluster].architecture)
+            for group in self.request.groups
+            if group.cluster in clusters
+        }
+        return tuple(each for each in found if each is not None)
 
     def describe(self) -> G5kDescription:
         """Return the nodes, the usage policy's verdict and an estimate of the start.

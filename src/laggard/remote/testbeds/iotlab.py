@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from laggard.layers_services.e2clab.manager_support import ManagerSupport
+from laggard.remote.testbeds.named_reservation import (
+    HeldReservation,
+    hold_during,
+    release_recorded,
+)
 from laggard.remote.testbeds.remote_testbed import (
     CommandOption,
     OptionValue,
@@ -18,8 +23,11 @@ from laggard.remote.testbeds.remote_testbed import (
 if TYPE_CHECKING:
     from laggard.core.hosts import Host
     from laggard.core.run_schema import ReservedJob
+    from laggard.layers_services.environment.wheel_plan import Platform
     from laggard.layers_services.iotlab.description import IotlabDescription
     from laggard.layers_services.iotlab.plan import IotlabPlan
+    from laggard.layers_services.ssh.host_keys import ReservationKeys
+    from laggard.remote.testbeds.named_reservation import JobsRecorder
     from laggard.run_folder.journal import Journal
     from laggard.scenario.load import Scenario
 
@@ -43,6 +51,11 @@ class ExperimentPlan:
     warnings: tuple[str, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def expected_platforms(self) -> tuple[Platform, ...] | None:
+        """Platforms of the nodes, as far as they are known; None if no nodes are reserved."""
+        return ()
+
     def describe(self) -> IotlabDescription:
         """Return the boards of every service."""
         from laggard.layers_services.iotlab.description import describe_iotlab
@@ -57,32 +70,17 @@ class ExperimentPlan:
             InputError: IoT-LAB refuses the account.
             DeploymentError: IoT-LAB did not give the boards.
         """
-        from laggard.layers_services.g5k.release import job_name
         from laggard.layers_services.iotlab.client import IotlabClient
         from laggard.layers_services.iotlab.reserve import describe_release, hold_boards
-        from laggard.layers_services.ssh.host_keys import ReservationKeys
 
-        def record_jobs(jobs: tuple[ReservedJob, ...]) -> None:
-            journal.update(jobs=jobs)
-
-        with journal.stage("reserve", f"{len(self.hosts)} boards of FIT IoT-LAB"):
-            held = hold_boards(
-                IotlabClient(),
-                self.request,
-                self.hosts,
-                job_name(journal.record.id),
-                ReservationKeys.create(journal.folder.path),
-                record_jobs,
-                RESERVATION_TIMEOUT_S,
+        def hold(name: str, keys: ReservationKeys, record: JobsRecorder) -> HeldReservation:
+            return hold_boards(
+                IotlabClient(), self.request, self.hosts, name, keys, record, RESERVATION_TIMEOUT_S
             )
-        try:
-            yield ReservedNodes(held.machines, held.end_s)
-        finally:
-            with journal.stage("release"):
-                job = held.release()
-            journal.update(jobs=(job,))
-            if not job.released:
-                journal.update(warnings=(*journal.record.warnings, describe_release(job)))
+
+        what = f"{len(self.hosts)} boards of FIT IoT-LAB"
+        with hold_during(journal, what, hold, describe_release) as nodes:
+            yield nodes
 
 
 @dataclass(frozen=True)
@@ -117,16 +115,11 @@ class IotlabTestbed(RemoteTestbed):
             InputError: the record lists an experiment of another name, which was not released.
             LaggardError: the API refuses the user, or does not answer.
         """
-        from laggard.core.errors import InputError
-        from laggard.layers_services.g5k.release import job_name
         from laggard.layers_services.iotlab.client import IotlabClient
         from laggard.layers_services.iotlab.reserve import release_experiment
 
-        foreign = [job.name for job in jobs if job.name != job_name(owner_id)]
-        if foreign:
-            raise InputError(f"{foreign[0]}: this experiment is not of the run {owner_id}")
         client = IotlabClient()
-        return tuple(job if job.released else release_experiment(client, job) for job in jobs)
+        return release_recorded(owner_id, jobs, lambda job: release_experiment(client, job))
 
     def format_held_jobs(self, jobs: Sequence[ReservedJob]) -> str:
         """Return the command that ends each experiment."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from laggard.core.run_schema import HostEnergy, ReservedJob
     from laggard.layers_services.e2clab.manager_support import ManagerSupport
     from laggard.layers_services.environment.prepare import Store
+    from laggard.layers_services.environment.wheel_plan import Platform
     from laggard.layers_services.machine import Machine
     from laggard.layers_services.machine_description import MachineDescription
     from laggard.run_folder.journal import Journal
@@ -72,6 +73,10 @@ class MachinePlan(Protocol):
     @property
     def addresses(self) -> Mapping[str, str]:
         """Address of every host, by name, if it is known before the reservation."""
+
+    @property
+    def expected_platforms(self) -> tuple[Platform, ...] | None:
+        """Platforms of the nodes, as far as they are known; None if no nodes are reserved."""
 
     def describe(self) -> MachineDescription:
         """Return the text of `laggard plan`; may ask the testbed when the run could start."""

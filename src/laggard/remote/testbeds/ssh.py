@@ -18,6 +18,7 @@ from laggard.remote.testbeds.remote_testbed import (
 )
 
 if TYPE_CHECKING:
+    from laggard.layers_services.environment.wheel_plan import Platform
     from laggard.layers_services.machine import Access, Machine
     from laggard.layers_services.ssh.description import InventoryDescription
     from laggard.layers_services.ssh.inventory import Inventory
@@ -36,6 +37,11 @@ class InventoryPlan:
     def addresses(self) -> Mapping[str, str]:
         """Address of every host, by name."""
         return {machine.host.name: machine.host.address for machine in self.machines}
+
+    @property
+    def expected_platforms(self) -> tuple[Platform, ...] | None:
+        """Platforms of the nodes, as far as they are known; None if no nodes are reserved."""
+        return None
 
     def describe(self) -> InventoryDescription:
         """Return the machines and their SSH access, without contacting them."""
