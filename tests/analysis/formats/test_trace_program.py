@@ -75,10 +75,10 @@ def test_a_slow_rank_of_an_unchanged_training_is_found(tmp_path: Path) -> None:
     assert names == ["rank0.json.gz", "rank1.json.gz"]
     findings = analyze(tmp_path)["stragglers"]
     assert isinstance(findings, list)
-    (slow,) = (each for each in findings if each["kind"] == "deterministic" and each["rank"] == 1)
+    slow = [each for each in findings if each["kind"] == "deterministic" and each["rank"] == 1]
     # Only the first optimizer ends steps.
-    assert (slow["first_step"], slow["last_step"]) == (1, 20)
-    assert slow["cost_s"] == pytest.approx(20 * 0.02, rel=0.3)
+    assert {(each["first_step"], each["last_step"]) for each in slow} == {(1, 20)}
+    assert sum(each["cost_s"] for each in slow) > 0.5 * 20 * 0.02
 
 
 @pytest.mark.long
