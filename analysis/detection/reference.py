@@ -6,6 +6,7 @@ number of samples, not proportional: a small batch is not proportionally cheap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,9 @@ COMPUTE_CODES = tuple(phase.code for phase in COMPUTE_PHASES)
 MIN_SCATTER = 0.03
 """Least scatter of equal hosts, in log. Their CPU shares agree within 5 %, evenly distributed,
 which is a standard deviation of 3 %."""
+_PRIOR_DEVIATIONS = 4
+"""Number of deviations that `MIN_SCATTER` weighs as much as. A run with a few hosts has only one or
+two, and one of them would otherwise hide every slower host of a run of three."""
 RankSelection = Callable[[FloatArray, Sequence[int]], list[int]]
 """Selection of the ranks that set the standard of a class, by every rank's usual duration."""
 _COMPUTE = list(COMPUTE_CODES)
@@ -320,8 +324,10 @@ def _estimate_scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float
     """Return the robust scatter (log) of equal ranks about the median rank of their group.
 
     The lower third of the deviations is used because half of a group may be slow. For a normal
-    distribution, this quantile of the absolute deviations is 0.43 standard deviations. A single
-    deviation gives no estimate, so the result is 0.
+    distribution, this quantile of the absolute deviations is 0.43 standard deviations. The
+    variance is shrunk towards that of `MIN_SCATTER`, the more the fewer deviations there are; this
+    is the scale of the posterior under a scaled inverse chi-squared prior (Gelman et al., Bayesian
+    Data Analysis, 2013, section 2.6). A single deviation gives no estimate, so the result is 0.
     """
     deviations: list[float] = []
     for ranks in groups:
@@ -330,7 +336,12 @@ def _estimate_scatter(compute: FloatArray, groups: Iterable[list[int]]) -> float
         deviations += np.abs(
             compute_log_ratio(compute[others], np.full(len(others), compute[middle]))
         ).tolist()
-    return sorted(deviations)[(len(deviations) - 1) // 3] / 0.43 if len(deviations) > 1 else 0.0
+    if len(deviations) < 2:
+        return 0.0
+    used = (len(deviations) - 1) // 3 + 1
+    variance = (sorted(deviations)[used - 1] / 0.43) ** 2
+    prior = _PRIOR_DEVIATIONS
+    return math.sqrt((prior * MIN_SCATTER**2 + used * variance) / (prior + used))
 
 
 def compute_log_ratio(seconds: npt.ArrayLike, expected: npt.ArrayLike) -> FloatArray:

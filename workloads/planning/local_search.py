@@ -1,25 +1,37 @@
-"""Plans by local search: from known plans, one block or a run of blocks is placed elsewhere."""
+"""Plans by simulated annealing: from known plans, a run of blocks is placed elsewhere.
+
+Worse plans are taken too, the less often the longer the search lasts (S. Kirkpatrick, C. D. Gelatt,
+M. P. Vecchi, "Optimization by simulated annealing", Science 220, 1983).
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from laggard.core.errors import InputError
 from laggard.workloads.planning.baselines import list_baselines, list_pipelines
-from laggard.workloads.planning.evaluate_plan import compute_step_s
+from laggard.workloads.planning.evaluate_plan import compute_step_s, evaluate_plan
 from laggard.workloads.planning.placement_choices import list_placements
 from laggard.workloads.planning.placements import BlockPlacement, ModelPlan
 from laggard.workloads.planning.plan_memory import require_memory
 from laggard.workloads.planning.planning_problem import PlanningProblem
 
 MICRO_BATCHES = (1, 2, 4, 8)
-_SHAKES = 40
-"""Searches from changed copies of the best plan, one after another, without a better plan."""
 _STARTS = 4
 """Known plans from which a search begins, the best ones."""
+_HOT, _COLD = 0.05, 0.001
+"""Temperatures at the begin and the end of a search, as parts of the shortest step so far."""
+_TRIES = 4
+"""Changes that are tried for each plan that may be simulated: some are known, or impossible."""
+_RESPLIT = 0.1
+"""Probability that a change is one of the number of micro-batches."""
+_GROWTH = 0.5
+"""Probability that one more block is in the run that is placed elsewhere."""
+_FINALISTS = 20
+"""Plans that are compared in the best order of their tasks that is found."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class FoundPlan:
 
     Attributes:
         plan: the plan.
-        step_s: seconds of a step, with tasks in the order of upward ranks.
+        step_s: seconds of a step, with tasks in the best order that is found.
     """
 
     plan: ModelPlan
@@ -74,37 +86,39 @@ class _Search:
             1
         ]
         self._known: dict[ModelPlan, float] = {}
+        self._simulated = 0
         self._rng = random.Random(options.seed)  # noqa: S311 - no secrets
 
-    @property
-    def _is_over(self) -> bool:
-        return len(self._known) >= self._options.evaluations
-
     def run(self) -> FoundPlan:
-        starts = sorted({*self._list_starts()}, key=self._step_s)
+        starts = sorted(dict.fromkeys(self._list_starts()), key=self._step_s)
         for start in starts[:_STARTS]:
-            self._descend(start)
-        # Then from changed copies of the best plan, until the budget is spent.
-        left = _SHAKES
-        while left and not self._is_over and math.isfinite(self._best().step_s):
-            before = self._best()
-            self._descend(self._shake(before.plan))
-            left = _SHAKES if self._best() != before else left - 1
-        found = self._best()
-        if not math.isfinite(found.step_s):
+            self._anneal(start)
+        found = self._find_best_ordered()
+        if found is None:
             raise InputError(
                 "no plan was found that fits the memory of all devices and has all links — give the"
                 " devices more memory, or more links"
             )
         return found
 
-    def _best(self) -> FoundPlan:
-        plan = min(self._known, key=lambda each: self._known[each])
-        return FoundPlan(plan, self._known[plan])
+    def _find_best_ordered(self) -> FoundPlan | None:
+        """Return the best of the best plans, each in the best order that is found.
+
+        While it searches, each plan has one order only, which may hide the better one of two.
+        """
+        possible = [plan for plan, step_s in self._known.items() if math.isfinite(step_s)]
+        best: FoundPlan | None = None
+        for plan in sorted(possible, key=self._step_s)[:_FINALISTS]:
+            step_s = evaluate_plan(self._problem, plan, self._options.seed).step_s
+            if best is None or step_s < best.step_s:
+                best = FoundPlan(plan, step_s)
+        return best
 
     def _step_s(self, plan: ModelPlan) -> float:
         if plan not in self._known:
             self._known[plan] = compute_step_s(self._problem, plan)
+            # What needs too much memory, or has no link, is known at once.
+            self._simulated += math.isfinite(self._known[plan])
         return self._known[plan]
 
     def _list_starts(self) -> Iterator[ModelPlan]:
@@ -117,37 +131,30 @@ class _Search:
                 if {*plan.placements} <= allowed:
                     yield plan
 
-    def _descend(self, plan: ModelPlan) -> None:
-        """Take the best change of a plan again and again, while it helps."""
-        current_s = self._step_s(plan)
-        while not self._is_over:
-            best = min(self._list_changes(plan), key=self._step_s)
-            if self._step_s(best) >= current_s:
+    def _anneal(self, plan: ModelPlan) -> None:
+        """Change a plan again and again."""
+        allowed = max(self._options.evaluations // _STARTS, 1)
+        last = self._simulated + allowed
+        current_s = best_s = self._step_s(plan)
+        for tried in range(_TRIES * allowed):
+            done = max(1 - (last - self._simulated) / allowed, tried / (_TRIES * allowed))
+            if done >= 1:
                 return
-            plan, current_s = best, self._step_s(best)
+            change = self._change_randomly(plan)
+            step_s = self._step_s(change)
+            best_s = min(best_s, step_s)
+            heat_s = best_s * _HOT * (_COLD / _HOT) ** done
+            if step_s <= current_s or self._rng.random() < math.exp((current_s - step_s) / heat_s):
+                plan, current_s = change, step_s
 
-    def _list_changes(self, plan: ModelPlan) -> Iterator[ModelPlan]:
-        """Yield plans that differ in a run of blocks, or in the number of micro-batches."""
-        for micro_batches in self._micro_batches:
-            yield ModelPlan(plan.placements, micro_batches)
-        blocks = len(plan.placements)
-        for first in range(blocks):
-            for last in range(first + 1, blocks + 1):
-                for placement in self._placements:
-                    if self._is_over:
-                        return
-                    yield _change(plan, first, last, placement)
-
-    def _shake(self, plan: ModelPlan) -> ModelPlan:
-        """Return a plan with two random runs of blocks placed elsewhere."""
-        for _ in range(2):
-            first = self._rng.randrange(len(plan.placements))
-            last = self._rng.randint(first + 1, len(plan.placements))
-            plan = _change(plan, first, last, self._rng.choice(self._placements))
-        return ModelPlan(plan.placements, self._rng.choice(self._micro_batches))
-
-
-def _change(plan: ModelPlan, first: int, last: int, placement: BlockPlacement) -> ModelPlan:
-    placements: Sequence[BlockPlacement] = plan.placements
-    changed = (*placements[:first], *[placement] * (last - first), *placements[last:])
-    return ModelPlan(changed, plan.micro_batches)
+    def _change_randomly(self, plan: ModelPlan) -> ModelPlan:
+        """Return a plan with a run of blocks placed elsewhere, mostly a short one."""
+        rng, placements = self._rng, plan.placements
+        if len(self._micro_batches) > 1 and rng.random() < _RESPLIT:
+            return ModelPlan(placements, rng.choice(self._micro_batches))
+        first = rng.randrange(len(placements))
+        last = first + 1
+        while last < len(placements) and rng.random() < _GROWTH:
+            last += 1
+        elsewhere = (rng.choice(self._placements),) * (last - first)
+        return ModelPlan((*placements[:first], *elsewhere, *placements[last:]), plan.micro_batches)

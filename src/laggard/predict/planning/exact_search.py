@@ -2,7 +2,8 @@
 
 The solver is CP-SAT (L. Perron, F. Didier, S. Gay, "The CP-SAT-LP solver", CP 2023). It chooses a
 placement for every block and a time for every task of `step_tasks.py` at once. A plan from a local
-search is the horizon and a hint.
+search is the horizon and a hint. Two searches share what they learn: one with linear relaxations,
+which finds good bounds where memory is scarce, and one without, which is faster elsewhere.
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ def find_exact_plan(
     placements: Sequence[BlockPlacement],
     found: FoundPlan,
     limit_s: float = 10.0,
-    workers: int = 1,
 ) -> ExactPlan:
     """Search the best plan of given placements, with as many micro-batches as a known plan.
 
@@ -88,7 +88,6 @@ def find_exact_plan(
         placements: placements that every block may have.
         found: a plan of them.
         limit_s: seconds after which the best plan so far is returned.
-        workers: processor cores of the search.
 
     Raises:
         InputError: ortools is not installed.
@@ -100,10 +99,7 @@ def find_exact_plan(
             "an exact search needs ortools, which is not installed — pip install 'laggard[plan]'"
         ) from error
     model = _ExactModel(problem, tuple(placements), found)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = limit_s
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = 1
+    solver = _create_solver(limit_s)
     status = solver.solve(model.model)
     bound_s = max(solver.best_objective_bound, 0.0) * model.unit_s
     evaluated = evaluate_plan(problem, found.plan)
@@ -112,6 +108,20 @@ def find_exact_plan(
         if exact.step_s < evaluated.step_s:
             evaluated = exact
     return ExactPlan(evaluated, bound_s, status == cp_model.OPTIMAL, solver.wall_time)
+
+
+def _create_solver(limit_s: float) -> cp_model.CpSolver:
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.max_time_in_seconds = limit_s
+    parameters.random_seed = 1
+    # By default the second of two workers would search for plans only, and prove nothing.
+    parameters.subsolvers.extend(["no_lp", "default_lp"])
+    parameters.num_workers = parameters.num_full_subsolvers = 2
+    parameters.shared_tree_num_workers = 0
+    return solver
 
 
 @dataclass
@@ -128,10 +138,17 @@ class _Resources:
     """Intervals that exclude each other, by device or link."""
 
     by_name: dict[object, list[cp_model.IntervalVar]] = field(default_factory=dict)
+    loads: dict[object, list[cp_model.LinearExprT]] = field(default_factory=dict)
 
-    def add(self, names: Iterable[object], interval: cp_model.IntervalVar) -> None:
+    def add(
+        self,
+        names: Iterable[object],
+        interval: cp_model.IntervalVar,
+        load: cp_model.LinearExprT,
+    ) -> None:
         for name in names:
             self.by_name.setdefault(name, []).append(interval)
+            self.loads.setdefault(name, []).append(load)
 
 
 class _ExactModel:
@@ -177,6 +194,7 @@ class _ExactModel:
                 self._add_update(block, placement, chosen, passes[1])
         for intervals in self._resources.by_name.values():
             self.model.add_no_overlap(intervals)
+        self._add_bounds()
         self.model.minimize(self._makespan)
         for row, known in zip(self.chosen, found.plan.placements, strict=True):
             for placement, chosen in row.items():
@@ -198,6 +216,93 @@ class _ExactModel:
         ]
         order = sorted(range(len(begins)), key=lambda number: (begins[number], number))
         return EvaluatedPlan(plan, tasks, schedule_in_order(tasks.tasks, order))
+
+    def _add_bounds(self) -> None:
+        """Add what follows from the other constraints, so that less must be searched for a proof.
+
+        No step is shorter than the load of a device or link, or than the passes through the blocks
+        one after another, with the messages between them.
+        """
+        model, problem = self.model, self._problem
+        for loads in self._resources.loads.values():
+            model.add(self._makespan >= sum(loads))
+        blocks = range(len(problem.blocks))
+        # Earliest ends of a pass of each block on any device.
+        forward, backward = (
+            [model.new_int_var(0, self._horizon, "") for _ in blocks] for _ in range(2)
+        )
+        for block in blocks:
+            for passes, before in ((forward, 0), (backward, forward[block])):
+                is_forward = passes is forward
+                least = [
+                    (chosen, self._find_least(block, samples, {}, is_forward=is_forward))
+                    for samples, chosen in self._shapes[block].items()
+                ]
+                model.add(passes[block] >= before + sum(size * chosen for chosen, size in least))
+            model.add(self._makespan >= backward[block])
+        for edge in problem.edges:
+            for first, second, passes in (
+                (edge.src, edge.dst, forward),
+                (edge.dst, edge.src, backward),
+            ):
+                least_s = self._list_least_moves(first, second, edge.sample_bytes)
+                model.add(
+                    passes[second] >= passes[first] + sum(size * both for both, size in least_s)
+                )
+
+    def _list_least_moves(
+        self, first: int, second: int, sample_bytes: float
+    ) -> list[tuple[cp_model.IntVar, int]]:
+        """Return the least time from a pass of a block to that of one that waits for it."""
+        return [
+            (
+                self._pair(first, samples, second, others),
+                self._find_least(
+                    second,
+                    others,
+                    self._find_arrivals(samples, others, sample_bytes),
+                    is_forward=first < second,
+                ),
+            )
+            for samples in self._shapes[first]
+            for others in self._shapes[second]
+        ]
+
+    def _find_least(
+        self,
+        block: int,
+        samples: tuple[int, ...],
+        arrivals: Mapping[tuple[int, int], int],
+        *,
+        is_forward: bool,
+    ) -> int:
+        """Return the least time of a pass on any device, with what it waits for."""
+        devices = self._problem.devices
+        return min(
+            arrivals.get((micro_batch, number), 0) + max(self._to_units(times[block].of(count)), 1)
+            for micro_batch in range(self._micro_batches)
+            for number, device in enumerate(devices)
+            for times in [device.forward if is_forward else device.backward]
+            if (count := self._count(samples, number, micro_batch))
+        )
+
+    def _find_arrivals(
+        self, samples: tuple[int, ...], others: tuple[int, ...], sample_bytes: float
+    ) -> dict[tuple[int, int], int]:
+        """Return the time of the longest message to each device, by micro-batch and device."""
+        problem, found = self._problem, dict[tuple[int, int], int]()
+        for micro_batch in range(self._micro_batches):
+            flows = list_flows(
+                BlockPlacement(samples), BlockPlacement(others), micro_batch, self._micro_batches
+            )
+            for src, dst, count in flows:
+                seconds = problem.transfer_s(src, dst, count * sample_bytes)
+                if src == dst or not math.isfinite(seconds):
+                    continue
+                moved = max(self._to_units(seconds), 1) + self._to_units(problem.delay_s(src, dst))
+                key = micro_batch, dst
+                found[key] = max(found.get(key, 0), moved)
+        return found
 
     def _to_units(self, seconds: float) -> int:
         # Rounded down, so that a bound of the rounded step is one of the step.
@@ -249,7 +354,7 @@ class _ExactModel:
             length = model.new_int_var(0, max(size for _, size in known), "")
             model.add(length == sum(size * chosen for chosen, size in known))
             interval = model.new_optional_interval_var(start, length, end, present, "")
-        self._resources.add(names, interval)
+        self._resources.add(names, interval, sum(size * chosen for chosen, size in known))
         self._starts.setdefault(meaning, []).append((start, present))
         model.add(self._makespan >= end + delay).only_enforce_if(present)
         return _Pass(start, end, present)
@@ -295,6 +400,16 @@ class _ExactModel:
             self._pairs[key] = both
         return self._pairs[key]
 
+    def _pair_shapes(self, first: int, second: int) -> None:
+        """Say that each placement of a block goes with one of another block."""
+        of_first, of_second = self._shapes[first], self._shapes[second]
+        for samples, chosen in of_first.items():
+            pairs = [self._pair(first, samples, second, others) for others in of_second]
+            self.model.add(sum(pairs) == chosen)
+        for others, chosen in of_second.items():
+            pairs = [self._pair(first, samples, second, others) for samples in of_first]
+            self.model.add(sum(pairs) == chosen)
+
     def _connect(
         self,
         forward: Mapping[tuple[int, int, int], _Pass],
@@ -302,6 +417,7 @@ class _ExactModel:
     ) -> None:
         """Let passes wait for what other blocks send."""
         for edge in self._problem.edges:
+            self._pair_shapes(edge.src, edge.dst)
             for micro_batch in range(self._micro_batches):
                 self._send(edge.src, edge.dst, edge.sample_bytes, micro_batch, forward)
                 self._send(edge.dst, edge.src, edge.sample_bytes, micro_batch, backward)
