@@ -45,7 +45,7 @@ class Patience:
         return True
 
 
-class ServerFailed(Exception):
+class ServerFailure(Exception):  # noqa: N818 - a failure that may pass
     """A server failed, or did not answer: the same request may succeed later."""
 
 
@@ -53,7 +53,7 @@ def repeat_request(request: Callable[[], Answer], what: str, patience: Patience)
     """Return the answer to a request, which is repeated while the server fails.
 
     Args:
-        request: sends the request; may raise ServerFailed.
+        request: sends the request; may raise ServerFailure.
         what: what the request asks for, for messages.
         patience: number of attempts, and the pause between them.
 
@@ -63,7 +63,7 @@ def repeat_request(request: Callable[[], Answer], what: str, patience: Patience)
     for left in range(patience.tries - 1, -1, -1):
         try:
             return request()
-        except ServerFailed as error:
+        except ServerFailure as error:
             if not left:
                 raise DeploymentError(f"{what}: {error}") from error
             _log.info("%s: %s; another attempt follows", what, error)

@@ -19,12 +19,13 @@ from laggard.layers_services.testbed_requests import (
     SERVER_ERROR,
     Model,
     Patience,
-    ServerFailed,
+    ServerFailure,
     parse_answer,
     repeat_request,
 )
 
 if TYPE_CHECKING:
+    from keystoneauth1.exceptions import HttpError
     from keystoneauth1.session import Session
 
 NETWORK = "sharednet1"
@@ -36,6 +37,7 @@ _OUTSIDE = "public"
 _USER_DATA = base64.b64encode(b"#cloud-config\ndisable_root: false\n").decode()
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 _MOST = 10_000
+_MOST_SAID = 400
 
 Identity = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 Service = Literal["reservation", "compute", "network", "image"]
@@ -159,7 +161,7 @@ class ChameleonClient:
         }
         try:
             self._send("POST", "reservation", "/leases", "the lease", body)
-        except ServerFailed as error:
+        except ServerFailure as error:
             if not self.find_leases(name):
                 raise DeploymentError(f"Chameleon, the lease: {error}") from error
 
@@ -268,7 +270,7 @@ class ChameleonClient:
         """Send a request that must not be repeated, since it would make a second object."""
         try:
             shown = self._send("POST", service, path, what, body)
-        except ServerFailed as error:
+        except ServerFailure as error:
             raise DeploymentError(f"Chameleon, {what}: {error}") from error
         return parse_answer(kind, shown, "Chameleon")
 
@@ -282,13 +284,12 @@ class ChameleonClient:
         """Send a request and return the document of its answer.
 
         Raises:
-            ServerFailed: the server failed, or did not answer.
+            ServerFailure: the server failed, or did not answer.
             InputError: the credentials are refused.
             DeploymentError: the request is refused.
         """
         from keystoneauth1 import exceptions
 
-        options = {} if body is None else {"json": body}
         try:
             answer = self.session.request(
                 path,
@@ -298,25 +299,44 @@ class ChameleonClient:
                     "interface": "public",
                     "region_name": self.region or None,
                 },
-                **options,
+                json=body,
             )
             return answer.json() if answer.content else {}
         except exceptions.HttpError as error:
             if error.http_status >= SERVER_ERROR:
-                raise ServerFailed(f"the server failed with status {error.http_status}") from error
+                raise ServerFailure(f"the server failed with status {error.http_status}") from error
             if method == "DELETE" and error.http_status == _NOT_FOUND:
                 return {}
-            raise _explain(error.http_status, str(error), what) from error
+            raise _explain(error, what) from error
         except (exceptions.ConnectionError, ValueError) as error:
-            raise ServerFailed(f"no answer: {error}") from error
+            raise ServerFailure(f"no answer: {error}") from error
         except exceptions.ClientException as error:
             raise DeploymentError(f"Chameleon, {what}: {error}") from error
 
 
-def _explain(status: int, said: str, what: str) -> DeploymentError | InputError:
-    if status == _UNAUTHORIZED:
+def _explain(error: HttpError, what: str) -> DeploymentError | InputError:
+    if error.http_status == _UNAUTHORIZED:
         return InputError(
             f"Chameleon refuses the credentials ({what}) — download an RC file of an application"
             " credential that has not expired"
         )
-    return DeploymentError(f"Chameleon refuses {what}: {' '.join(said.split())[:400]}")
+    said = " ".join(_find_reason(error).split())
+    return DeploymentError(f"Chameleon refuses {what}: {said[:_MOST_SAID]}")
+
+
+def _find_reason(error: HttpError) -> str:
+    """Return the reason that a service gave.
+
+    Blazar writes {"error_message": "..."}, Neutron {"NeutronError": {"message": "..."}}, and Nova
+    names the error: {"forbidden": {"message": "..."}}. keystoneauth reads none of these.
+    """
+    try:
+        shown = error.response.json() if error.response is not None else None
+    except ValueError:
+        shown = None
+    if isinstance(shown, dict):
+        for part in (shown, *(each for each in shown.values() if isinstance(each, dict))):
+            said = part.get("error_message", part.get("message"))
+            if isinstance(said, str):
+                return said
+    return str(error)

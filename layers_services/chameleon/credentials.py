@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from laggard.core.errors import InputError, PrerequisiteError
 
 if TYPE_CHECKING:
+    from keystoneauth1.plugin import BaseAuthPlugin
     from keystoneauth1.session import Session
 
 _TIMEOUT_S = 30.0
@@ -65,7 +66,8 @@ def open_session(credentials: Mapping[str, str]) -> Session:
     if "OS_AUTH_URL" not in credentials:
         raise PrerequisiteError("there are no credentials for Chameleon Cloud", _FIX)
     try:
-        loader = loading.get_plugin_loader(credentials.get("OS_AUTH_TYPE", "password"))
+        kind = credentials.get("OS_AUTH_TYPE", "password")
+        loader: loading.BaseLoader[BaseAuthPlugin] = loading.get_plugin_loader(kind)
         names = {option.dest: f"OS_{option.dest.upper()}" for option in loader.get_options()}
         values = {dest: credentials[name] for dest, name in names.items() if name in credentials}
         return Session(auth=loader.load_from_options(**values), timeout=_TIMEOUT_S)

@@ -74,7 +74,8 @@ def plan_chameleon(layers: LayersServices, source: YamlSource) -> ChameleonPlan:
         raise ScenarioError((source.locate_problem(("environment",), rule, fix),))
     walltime = settings.walltime or layers.environment.walltime
     minutes = DEFAULT_MINUTES if walltime is None else seconds_of(walltime) // 60
-    problems, types = list(_check_settings(settings, walltime, minutes, source)), {}
+    problems = list(_check_settings(settings, walltime, minutes, source))
+    types = dict[str, list[str]]()
     for placed in placed_services(layers):
         cluster = placed.service.cluster or settings.cluster or layers.environment.cluster
         problems += _check_service(placed, cluster, source)

@@ -14,7 +14,7 @@ from laggard.layers_services.iotlab.plan import IotlabPlan
 from laggard.layers_services.testbed_requests import (
     SERVER_ERROR,
     Patience,
-    ServerFailed,
+    ServerFailure,
     parse_answer,
     repeat_request,
 )
@@ -95,7 +95,7 @@ class IotlabClient:
                 "the reservation",
             )
             return parse_answer(_Submitted, {"id": self._api.job_id}, "IoT-LAB").id
-        except ServerFailed as error:
+        except ServerFailure as error:
             reason = DeploymentError(f"IoT-LAB, the reservation: {error}")
         found = self.find(name)
         if not found:
@@ -145,7 +145,7 @@ def _send(request: Callable[[], object], what: str) -> object:
     """Send a request of iotlabcli.
 
     Raises:
-        ServerFailed: the server failed, or did not answer.
+        ServerFailure: the server failed, or did not answer.
         LaggardError: the server refused the request.
     """
     try:
@@ -153,10 +153,10 @@ def _send(request: Callable[[], object], what: str) -> object:
     except HTTPError as error:
         if error.code < SERVER_ERROR:
             raise _explain(error, what) from error
-        raise ServerFailed(f"the server failed with status {error.code}") from error
+        raise ServerFailure(f"the server failed with status {error.code}") from error
     # iotlabcli raises RuntimeError for every other error of requests.
     except (OSError, RuntimeError) as error:
-        raise ServerFailed(f"no answer: {error}") from error
+        raise ServerFailure(f"no answer: {error}") from error
 
 
 def _open_api() -> IotlabAPI:

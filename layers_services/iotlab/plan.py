@@ -85,10 +85,14 @@ def plan_iotlab(layers: LayersServices, source: YamlSource) -> IotlabPlan:
         rule = "IoT-LAB reserves for whole minutes"
         key = ("environment", *(("iotlab",) if settings.walltime else ()), "walltime")
         problems.append(source.locate_problem(key, rule, 'write "01:00:00"', value=str(walltime)))
+    by_name = list[Placed]()
     for placed in placed_services(layers):
         found = list(_plan_service(placed, settings, layers, source))
         problems += [each for each in found if isinstance(each, Problem)]
-        groups += [each for each in found if isinstance(each, BoardGroup)]
+        groups += (own := [each for each in found if isinstance(each, BoardGroup)])
+        by_name += [placed] if any(group.boards for group in own) else []
+    if not all(group.boards for group in groups):
+        problems += [_refuse_mixture(placed, source) for placed in by_name]
     if problems:
         raise ScenarioError(tuple(dict.fromkeys(problems)))
     return IotlabPlan(tuple(groups), minutes)
@@ -122,6 +126,14 @@ def _plan_service(
         )
     else:
         yield BoardGroup(hosts, site, service.archi)
+
+
+def _refuse_mixture(placed: Placed, source: YamlSource) -> Problem:
+    rule = "IoT-LAB reserves boards by name or by kind, and not both in one experiment"
+    fix = "name the boards of all services, or write `archi: rpi3:at86rf233` and `quantity` instead"
+    return source.locate_problem(
+        (*placed.at, "servers"), rule, fix, value=f"service {placed.service.name}"
+    )
 
 
 _FIX = "write `archi: rpi3:at86rf233`, or run it with --on local"

@@ -22,7 +22,7 @@ from laggard.layers_services.machine import Access
 from laggard.layers_services.ssh.host_keys import ReservationKeys
 from laggard.layers_services.testbed_requests import Patience
 from laggard.scenario.load import load_scenario
-from tests.scenario.scenario_folders import template, write
+from tests.scenario.scenario_folders import write_nodes
 from tests.testbed.chameleon import REGION, ChameleonFault, ChameleonStandIn, serve_chameleon
 
 LAYERS = """
@@ -50,13 +50,8 @@ PLACEMENT = "workload.placement={workers: ['*']}"
 JOB = ReservedJob(testbed="chameleon", site=REGION, job_id=0, name="laggard-1", nodes=3)
 
 
-def folder_of(tmp_path: Path, text: str) -> Path:
-    files = {**template(), "layers_services": text, "network": "networks: []\n"}
-    return write(tmp_path / "nodes", files)
-
-
 def planned(tmp_path: Path, text: str) -> ChameleonPlan:
-    scenario = load_scenario(folder_of(tmp_path, text), [PLACEMENT])
+    scenario = load_scenario(write_nodes(tmp_path / "nodes", text), [PLACEMENT])
     return plan_chameleon(scenario.layers, scenario.sources.layers_services)
 
 
@@ -83,7 +78,10 @@ def test_services_become_nodes(tmp_path: Path) -> None:
 def test_what_cannot_be_leased_is_refused_at_its_line(
     old: str, new: str, said: str | None, tmp_path: Path
 ) -> None:
-    text = LAYERS.replace(old, new).replace("g5k: {cluster: compute_skylake, key_name: my-key", "g5k: {cluster: paradoxe, key_name: my-key")
+    text = LAYERS.replace(old, new).replace(
+        "g5k: {cluster: compute_skylake, key_name: my-key",
+        "g5k: {cluster: paradoxe, key_name: my-key",
+    )
     if said is None:
         assert planned(tmp_path, text) == PLAN, "a provider that no service names is ignored"
         text = text.replace("cluster: gpu_rtx_6000", "environment: chameleonedge")
@@ -117,13 +115,9 @@ def open_client(settings: dict[str, str]) -> ChameleonClient:
     return ChameleonClient(open_session(settings), REGION, Patience(4, 0.01, 5.0))
 
 
-def hold(
-    client: ChameleonClient, tmp_path: Path, recorded: list[ReservedJob]
-) -> reserve.HeldNodes:
+def hold(client: ChameleonClient, tmp_path: Path, recorded: list[ReservedJob]) -> reserve.HeldNodes:
     keys = ReservationKeys.create(tmp_path)
-    return hold_nodes(
-        client, PLAN, HOSTS, "laggard-1", keys, lambda jobs: recorded.extend(jobs), Limits(0.3, 0.3)
-    )
+    return hold_nodes(client, PLAN, HOSTS, "laggard-1", keys, recorded.extend, Limits(0.3, 0.3))
 
 
 def test_nodes_are_leased_deployed_and_released(
@@ -253,7 +247,7 @@ def test_without_credentials_nothing_begins(settings: dict[str, str]) -> None:
 
 
 def test_a_plan_names_the_nodes_and_reserves_nothing(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, LAYERS)
+    folder = write_nodes(tmp_path / "nodes", LAYERS)
     command = ["plan", str(folder), "--on", "chameleon", "--json", "--set", PLACEMENT]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output

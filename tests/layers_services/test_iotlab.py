@@ -25,7 +25,7 @@ from laggard.layers_services.iotlab.reserve import (
 from laggard.layers_services.ssh.host_keys import ReservationKeys
 from laggard.layers_services.testbed_requests import Patience
 from laggard.scenario.load import load_scenario
-from tests.scenario.scenario_folders import template, write
+from tests.scenario.scenario_folders import write_nodes
 from tests.testbed.iotlab import PASSWORD, USER, IotlabFault, IotlabStandIn, serve_iotlab
 
 RPI = "rpi3:at86rf233"
@@ -37,8 +37,9 @@ environment:
   iotlab: {cluster: grenoble, walltime: "02:30:00"}
 layers:
   - {name: fog, services: [{name: trainer, archi: "ARCHI"}]}
-  - {name: edge, services: [{name: trainer, servers: [SERVERS]}]}
+  - {name: edge, services: [{name: trainer, EDGE}]}
 """
+BY_KIND = f'cluster: saclay, archi: "{RPI}", quantity: 2'
 NAMED = "rpi3-2.saclay.iot-lab.info, rpi3-1.saclay.iot-lab.info"
 PLAN = IotlabPlan(
     (
@@ -46,7 +47,7 @@ PLAN = IotlabPlan(
         BoardGroup(
             ("edge.trainer.1.1", "edge.trainer.1.2"),
             "saclay",
-            boards=("rpi3-2.saclay.iot-lab.info", "rpi3-1.saclay.iot-lab.info"),
+            RPI,
         ),
     ),
     150,
@@ -58,12 +59,12 @@ HOSTS = tuple(
 )
 
 
-def layers(archi: str = RPI, servers: str = NAMED) -> str:
-    return LAYERS.replace("ARCHI", archi).replace("SERVERS", servers)
+def layers(archi: str = RPI, edge: str = BY_KIND) -> str:
+    return LAYERS.replace("ARCHI", archi).replace("EDGE", edge)
 
 
 def planned(tmp_path: Path, text: str) -> IotlabPlan:
-    folder = write(tmp_path / "boards", {**template(), "layers_services": text, "network": "networks: []\n"})
+    folder = write_nodes(tmp_path / "boards", text)
     scenario = load_scenario(folder, ["workload.placement={workers: ['*']}"])
     return plan_iotlab(scenario.layers, scenario.sources.layers_services)
 
@@ -77,8 +78,9 @@ def test_services_become_boards(tmp_path: Path) -> None:
     [
         (layers("m3:at86rf231"), "boards of this kind have no Linux"),
         (layers("a8:at86rf231"), "A8 boards have Linux of 32 bits"),
-        (layers(servers="m3-1.lille.iot-lab.info"), "boards of this kind have no Linux"),
-        (layers(servers="rpi3-1.mars.iot-lab.info"), "no name of a board"),
+        (layers(edge="servers: [m3-1.lille.iot-lab.info]"), "boards of this kind have no Linux"),
+        (layers(edge="servers: [rpi3-1.mars.iot-lab.info]"), "no name of a board"),
+        (layers(edge=f"servers: [{NAMED}]"), "by name or by kind, and not both"),
         (layers().replace("grenoble,", "grenobl,"), "write `cluster: grenoble`"),
         (layers().replace("02:30:00", "00:00:30"), "reserves for whole minutes"),
         (
@@ -86,9 +88,9 @@ def test_services_become_boards(tmp_path: Path) -> None:
             "this scenario names no boards of FIT IoT-LAB",
         ),
         (
-            layers().replace('archi: "', 'environment: g5k, archi: "').replace(
-                "environment:\n", "environment:\n  g5k: {}\n"
-            ),
+            layers()
+            .replace('archi: "', 'environment: g5k, archi: "')
+            .replace("environment:\n", "environment:\n  g5k: {}\n"),
             "it is for g5k, and one run reserves on one testbed",
         ),
     ],
@@ -100,13 +102,13 @@ def test_what_cannot_train_is_refused_at_its_line(text: str, said: str, tmp_path
 
 
 @pytest.fixture
-def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with an account of the stand-in."""
     secret = base64.b64encode(PASSWORD.encode()).decode()
     file = tmp_path / ".iotlabrc"
     file.write_text(f"{USER}:{secret}")
     monkeypatch.setattr("iotlabcli.auth.RC_FILE", str(file))
-    yield file
+    return file
 
 
 @pytest.fixture
@@ -121,6 +123,19 @@ def client() -> IotlabClient:
     return IotlabClient(Patience(4, 0.01))
 
 
+def test_named_boards_are_given_to_the_hosts_that_name_them(
+    stand_in: IotlabStandIn, tmp_path: Path
+) -> None:
+    named = layers().replace(f'archi: "{RPI}"}}]', "servers: [rpi3-2.grenoble.iot-lab.info]}]", 1)
+    plan = planned(tmp_path, named.replace(BY_KIND, f"servers: [{NAMED}]"))
+    boards = _assign(plan, client().list_boards(client().submit(plan, "laggard-1")))
+    assert [board.network_address for board in boards.values()] == [
+        "rpi3-2.grenoble.iot-lab.info",
+        *NAMED.split(", "),
+    ]
+    assert stand_in.held
+
+
 def test_boards_are_submitted_given_and_released(stand_in: IotlabStandIn) -> None:
     api = client()
     assert api.user == USER
@@ -129,8 +144,8 @@ def test_boards_are_submitted_given_and_released(stand_in: IotlabStandIn) -> Non
     boards = _assign(PLAN, api.list_boards(number))
     assert {host: board.network_address for host, board in boards.items()} == {
         "fog.trainer.1.1": "rpi3-1.grenoble.iot-lab.info",
-        "edge.trainer.1.1": "rpi3-2.saclay.iot-lab.info",
-        "edge.trainer.1.2": "rpi3-1.saclay.iot-lab.info",
+        "edge.trainer.1.1": "rpi3-1.saclay.iot-lab.info",
+        "edge.trainer.1.2": "rpi3-2.saclay.iot-lab.info",
     }
     job = ReservedJob(testbed="iotlab", site="grenoble", job_id=number, name="laggard-1", nodes=3)
     assert stand_in.held == [number]
@@ -161,9 +176,7 @@ def test_after_each_fault_no_board_is_held(
     recorded: list[ReservedJob] = []
     keys = ReservationKeys.create(tmp_path)
     with pytest.raises(LaggardError, match=SAID[fault]):
-        hold_boards(
-            client(), PLAN, HOSTS, "laggard-1", keys, lambda jobs: recorded.extend(jobs), 0.2
-        )
+        hold_boards(client(), PLAN, HOSTS, "laggard-1", keys, recorded.extend, 0.2)
     assert stand_in.held == []
     assert recorded[0].job_id == 0, "recorded before it exists"
     assert recorded[-1].released or fault is IotlabFault.UNAUTHORIZED
@@ -219,12 +232,11 @@ def test_the_address_is_the_boards_own(shown: str, address: str | None) -> None:
 
 
 def test_a_plan_names_the_boards_and_reserves_nothing(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "boards",
-        {**template(), "layers_services": layers(), "network": "networks: []\n"},
-    )
+    folder = write_nodes(tmp_path / "boards", layers())
     command = ["plan", str(folder), "--on", "iotlab", "--json"]
     placement = ["--set", "workload.placement={workers: ['*']}"]
     result = CliRunner().invoke(main, [*command, *placement])
     assert result.exit_code == 0, result.output
-    assert "rpi3-2.saclay.iot-lab.info" in json.dumps(json.loads(result.stdout))
+    shown = json.loads(result.stdout)
+    assert '"saclay"' in json.dumps(shown)
+    assert "rpi3" in json.dumps(shown)

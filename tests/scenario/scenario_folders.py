@@ -36,6 +36,15 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     return folder
 
 
+def write_nodes(folder: Path, layers_services: str) -> Path:
+    """A scenario folder with these layers, whose links and hosts are all alike."""
+    files = {**template(), "layers_services": layers_services}
+    files |= {"network": "networks: []\n", "heterogeneity": "deterministic: []\n"}
+    lines = files["workload"].splitlines(keepends=True)
+    files["workload"] = "".join(line for line in lines if "prices:" not in line)
+    return write(folder, files)
+
+
 def problems_of(folder: Path, *overrides: str) -> tuple[Problem, ...]:
     """What is wrong with a scenario; nothing when it loads."""
     try:

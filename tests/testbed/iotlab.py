@@ -58,6 +58,9 @@ class IotlabStandIn:
             return 401, {"message": "Unauthorized"}
         if self.fault is IotlabFault.SERVER_ERRORS and self._fails():
             return 500, {"message": "Internal error"}
+        return self._answer(method, path, body)
+
+    def _answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         if method == "POST" and path == "/api/experiments":
             return self._submit(body)
         if method == "GET" and path.startswith("/api/experiments?"):
@@ -140,7 +143,7 @@ def serve_iotlab(stand_in: IotlabStandIn) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _answer
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the base class looks for these
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - so named there
             pass
