@@ -105,6 +105,7 @@ WALLS: Mapping[str, tuple[str, ...]] = {
         "formats/bytedance",
         "formats/kineto",
         "formats/kineto/ranks",
+        "formats/kineto/recording",
         "formats/horovod",
         "formats/flight_recorder",
         "formats/export",

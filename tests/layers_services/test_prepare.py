@@ -129,7 +129,8 @@ def test_an_address_cannot_become_a_setting_of_ssh(wrong: str) -> None:
 def test_the_command_fits_into_one_argument() -> None:
     """Linux allows 128 KiB; CUDA's set has some forty wheels with long names."""
     name = "nvidia_cuda_nvrtc_cu13-13.0.88-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl"
-    files = tuple(Wheel(Path("/cache") / name, 1, f"{i:064d}") for i in range(40))
+    names = ("uv-0.13.9-py3-none-manylinux_2_17_x86_64.whl", *[name] * 40)
+    files = tuple(Wheel(Path("/cache") / each, 1, f"{i:064d}") for i, each in enumerate(names))
     versions = {f"nvidia-cuda-nvrtc-cu13-{i}": "13.0.88" for i in range(40)}
     wheels = WheelSet(Platform((3, 11), "x86_64", (2, 36), "cuda"), files, versions, 1, "0" * 16)
     command = install_command("/usr/bin/python3", wheels, ("/home/me", "~"), "")
