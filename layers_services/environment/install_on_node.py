@@ -113,7 +113,7 @@ def _install_environment(request: Request) -> InstallAnswer:
         "state": "ready",
     }
     if _is_whole(environment):
-        (environment / _COMPLETE).touch()
+        _record_use(environment)
         return answer
     _remove_dead_builds(base)
     found, corrupt = _find_wheels(request)
@@ -155,6 +155,15 @@ def _is_whole(environment: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     return (environment / "bin" / "python").exists() and bool(known == _count_files(environment))
+
+
+def _record_use(environment: Path) -> None:
+    # An environment in the image of a node's system may be read-only; nobody removes that one.
+    try:
+        (environment / _COMPLETE).touch()
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
 
 
 def _count_files(environment: Path) -> list[int]:

@@ -94,6 +94,8 @@ def _compile(
             *("--no-header", "--no-annotate", "--no-config", "--no-python-downloads", "--quiet"),
             *("--python-version", ".".join(map(str, platform.python))),
             *("--python-platform", f"{platform.architecture}-{_GLIBC}"),
+            # Like pip, which downloads afterwards, look for a version on all indexes.
+            *("--index-strategy", "unsafe-best-match"),
             *_list_index_options(),
         )
         done = subprocess.run(

@@ -174,6 +174,16 @@ def test_what_no_run_has_used_for_long_is_removed(store: Path, base: Path) -> No
     assert sorted(path.name for path in base.iterdir()) == ["e1", "runs", "used"]
 
 
+def test_an_environment_in_a_read_only_image_is_used(store: Path, base: Path) -> None:
+    request = tiny(store, base)
+    assert state(install_environment(request)) == "built"
+    mounted = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    program = (sys.executable, install_on_node.__file__, json.dumps(request))
+    command = ("unshare", "--map-root-user", "--mount", "sh", "-ec", mounted, str(base), *program)
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert json.loads(said.partition(ANSWER_MARK)[2])["state"] == "ready"
+
+
 def test_too_little_space(store: Path, base: Path) -> None:
     request = tiny(store, base)
     request["unpacked_bytes"] = 1 << 60

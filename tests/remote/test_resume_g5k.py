@@ -85,7 +85,7 @@ def test_a_training_goes_on_in_the_next_reservation(own_runner: Runner) -> None:
     assert resumed["scenario"] == first["scenario"]
     steps = pd.read_parquet(Path(resumed["folder"]) / "steps.parquet")
     assert steps.groupby("rank").step.nunique().tolist() == [MORE_STEPS] * 3
-    assert "reached its stopping rule (steps)" in found["again"]["error"]
+    assert "reached its stopping rule (steps)" in found["again"]["said"]
     states = [load_state(Path(record["folder"]) / "checkpoint.pt") for record in (resumed, whole)]
     assert [state["step"] for state in states] == [found["done"] + MORE_STEPS - 1] * 2
     models = [state["model"] for state in states]

@@ -31,6 +31,8 @@ def test_a_killed_training_goes_on(laggard: Laggard, make_scenario: Callable[...
     ((_, first),) = list_runs(laggard.runs)
     # This one ends before a checkpoint of its own.
     process = start_run(laggard, Path(first.name), "--resume", *endless)
+    # The first run's streams become tables before the second one begins.
+    wait_for_file(laggard.runs, "checkpoint.pt", process)
     wait_for_file(laggard.runs, "workers/progress.jsonl", process)
     process.kill()
     process.communicate()

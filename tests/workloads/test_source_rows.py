@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,14 @@ def test_an_honest_node_is_read(tmp_path: Path) -> None:
     assert (rows.rounds[0].time_ns, rows.rounds[0].result.list_clients("failed")) == (8, (2,))
     assert (rows.client_accuracies[0].step, rows.client_accuracies[0].worst_rank) == (1, 1)
     assert (rows.traffic[0].acked_bytes, rows.device_classes) == (3, {RANK: "H100\\x1b[2J"})
+
+
+def test_all_times_are_in_the_reference_clock(tmp_path: Path) -> None:
+    """That of the first step too, which need not be from the reference's machine."""
+    clock = replace(ClockFit.identity(), offset_ns=100)
+    rows = load_source(Source(write_node(tmp_path), (RANK,), clock), HOSTS, WORLD, (RANK,))
+    assert (rows.zero_ns, rows.decisions[0].time_ns, rows.rounds[0].time_ns) == (105, 107, 108)
+    assert [int(rows.spans["start_ns"][0]), int(rows.links["time_ns"][0])] == [100, 100]
 
 
 def _write_texts(path: Path) -> None:

@@ -83,7 +83,7 @@ class SourceRows:
         spans: spans, with flags on those with uncertain times.
         steps: steps.
         links: samples of links.
-        zero_ns: time of the first step on the machine's clock; None if the file is not there.
+        zero_ns: time of the first step in the reference clock; None if the file is not there.
         evaluations: evaluations of the model.
         decisions: decisions of the strategy, with times in the reference clock.
         stream_tasks: tasks of a stream with the accuracies on them.
@@ -163,6 +163,7 @@ def _load_source(
         _require_within(name, links[name], range(hosts))
     for rows in (spans, steps, links):
         _require_times(rows)
+    zero_ns = read_zero_ns(output_dir)
     evaluations = _EVALUATIONS.validate_python(read_lines(output_dir.evaluations))
     evaluated = [each.step for each in evaluations]
     decisions = _DECISIONS.validate_python(read_lines(output_dir.decisions))
@@ -171,7 +172,7 @@ def _load_source(
         _correct_spans(spans, clock),
         _correct_times(steps, clock, ("start_ns", "end_ns")),
         _correct_times(links, clock, ("time_ns",)),
-        read_zero_ns(output_dir),
+        None if zero_ns is None else _correct_time(zero_ns, clock),
         evaluations,
         tuple(_correct_decision(each, clock) for each in decisions),
         read_tasks(output_dir, evaluated),

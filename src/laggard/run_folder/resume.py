@@ -15,13 +15,16 @@ from pathlib import Path
 from laggard.core.errors import InputError
 from laggard.core.run_schema import RunRecord, RunSettings
 from laggard.layers_services.e2clab.play_inputs import PlayInputs
-from laggard.run_folder.recovery import recover_run
+from laggard.run_folder.last_checkpoint import (
+    CHECKPOINT_FILE,
+    LastCheckpoint,
+    find_last_checkpoint,
+)
 from laggard.run_folder.store import find_run, load_record
 from laggard.scenario.load import Scenario, load_scenario
+from laggard.workloads.specification.training import Stop
 from laggard.workloads.validate import find_resume_obstacle
-from laggard.workloads.workload import Workload
 
-CHECKPOINT_FILE = "checkpoint.pt"
 SCENARIO_FOLDER = "scenario"
 
 _ENDED_BY_RULE = ("accuracy", "steps", "time")
@@ -34,10 +37,12 @@ class ResumedRun:
     Attributes:
         folder: run folder.
         record: its record.
+        checkpoint: its last checkpoint.
     """
 
     folder: Path
     record: RunRecord
+    checkpoint: LastCheckpoint
 
     @property
     def scenario(self) -> Path:
@@ -68,10 +73,11 @@ def find_resumed_run(text: str, runs: Path) -> ResumedRun:
 
     Raises:
         RunFolderError: no run or several runs match.
-        InputError: the run goes on, has not trained, or has reached its stopping rule.
+        InputError: the run goes on, has not trained, or has reached its stopping rule, or its
+            checkpoint cannot be read.
     """
     folder = find_run(text, runs).resolve()
-    recover_run(folder)
+    checkpoint = find_last_checkpoint(folder)
     record = load_record(folder)
     if record.status == "running":
         raise InputError(f"--resume {text}: this run still goes on — wait for its end")
@@ -84,7 +90,7 @@ def find_resumed_run(text: str, runs: Path) -> ResumedRun:
             " nothing is left — run its scenario with another workload.stop, and its checkpoint as"
             " workload.resume"
         )
-    return ResumedRun(folder, record)
+    return ResumedRun(folder, record, checkpoint)
 
 
 def load_resumed_scenario(
@@ -106,9 +112,8 @@ def load_resumed_scenario(
     if obstacle is not None:
         rule, fix = obstacle
         raise InputError(f"--resume {resumed.record.id}: {rule} — {fix}")
-    checkpoint = resumed.folder / CHECKPOINT_FILE
-    if checkpoint.is_file():
-        added = _list_overrides(checkpoint, scenario.workload, resumed.record.id)
+    if resumed.checkpoint.step is not None:
+        added = _list_overrides(resumed, resumed.checkpoint.step, scenario.workload.stop)
     elif scenario.workload.resume is not None:
         # The run ended before its own first checkpoint, so all of it is trained again.
         added = ()
@@ -121,29 +126,27 @@ def load_resumed_scenario(
     return replace(again, name=resumed.record.scenario, resumed_run=resumed.record.id)
 
 
-def _list_overrides(checkpoint: Path, workload: Workload, run: str) -> tuple[str, ...]:
+def _list_overrides(resumed: ResumedRun, step: int, stop: Stop) -> tuple[str, ...]:
     """Return the overrides with which a training goes on up to the end of its stopping rule."""
-    from laggard.workloads.models.model_state import read_progress
-
-    so_far, stop = read_progress(checkpoint), workload.stop
-    if stop.steps is not None and so_far.step + 1 >= stop.steps:
+    run, elapsed_s = resumed.record.id, resumed.checkpoint.elapsed_s
+    if stop.steps is not None and step + 1 >= stop.steps:
         raise InputError(
-            f"--resume {run}: has {so_far.step + 1} of {stop.steps} steps, so nothing is left — set"
+            f"--resume {run}: has {step + 1} of {stop.steps} steps, so nothing is left — set"
             " workload.stop.steps higher"
         )
     # Quoted, since a path may mean something else in YAML.
-    added = [f"workload.resume={json.dumps(str(checkpoint))}"]
+    added = [f"workload.resume={json.dumps(str(resumed.folder / CHECKPOINT_FILE))}"]
     if stop.time_s is not None:
-        if so_far.elapsed_s is None:
+        if elapsed_s is None:
             raise InputError(
                 f"--resume {run}: its checkpoint does not say how much of {stop.time_s:g} s is left"
                 " — run its scenario with this checkpoint as workload.resume, and the time that is"
                 " left as workload.stop.time"
             )
-        left_s = stop.time_s - so_far.elapsed_s
+        left_s = stop.time_s - elapsed_s
         if left_s <= 0:
             raise InputError(
-                f"--resume {run}: its steps took {so_far.elapsed_s:.1f} s of {stop.time_s:g} s, so"
+                f"--resume {run}: its steps took {elapsed_s:.1f} s of {stop.time_s:g} s, so"
                 " nothing is left — set workload.stop.time higher"
             )
         added.append(f"workload.stop.time={left_s:.3f}s")
