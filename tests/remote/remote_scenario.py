@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.users import Runner
@@ -48,6 +49,19 @@ seed: 1
     ),
 }
 
+BOTTLENECK: Mapping[str, str] = {
+    "layers_services.yaml": SCENARIO["layers_services.yaml"].replace(
+        "quantity: 1, cluster: gemini", "quantity: 2, cluster: gemini"
+    ),
+    "heterogeneity.yaml": (
+        """
+deterministic:
+  - {between: ["cloud.*", "edge.*"], shared: 40mbit}
+"""
+    ),
+}
+"""Two hosts in the cloud and two at the edge; all traffic between them shares one rate each way."""
+
 HEAD = f"""
     import contextlib, json, os, subprocess, sys, threading, time
     from pathlib import Path
@@ -77,12 +91,12 @@ HEAD = f"""
 
     @contextlib.contextmanager
     def ssh_machines(offsets_s=(0.0, 0.0, 0.0), environment=None):
-        # Three machines with SSH servers and clocks of their own, and the options of a run on them.
+        # Machines with SSH servers and clocks of their own, and the options of a run on them.
         from laggard.remote.provision import RemoteOptions
         from laggard.remote.testbeds.ssh import SshTestbed
         from tests.testbed.nodes import NodeSpec, start_nodes
         private_ssh(here / "ssh")
-        names = [f"node-{{i}}.example.org" for i in (1, 2, 3)]
+        names = [f"node-{{i}}.example.org" for i in range(1, 1 + len(offsets_s))]
         numbered = enumerate(zip(names, offsets_s), 1)
         specs = [NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o) for i, (n, o) in numbered]
         with start_nodes(specs, here / "nodes", environment=environment) as nodes:
@@ -138,12 +152,24 @@ HEAD = f"""
 """
 
 
-def run_script(runner: Runner, script: str, timeout_s: float) -> Any:
-    """What the script printed last, as JSON."""
+def run_script(
+    runner: Runner, script: str, timeout_s: float, changed: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """What the script printed last, as JSON; `changed` are other texts of scenario files."""
     folder = runner.folder / "small"
     folder.mkdir()
-    for name, text in SCENARIO.items():
+    for name, text in {**SCENARIO, **changed}.items():
         (folder / name).write_text(text)
     result = runner.run(HEAD + script, timeout_s=timeout_s)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-6000:]
     return json.loads(result.stdout.splitlines()[-1])
+
+
+def measured_rates(folder: Path) -> list[tuple[float, float]]:
+    """Requested and measured rates of the links between cloud and edge, in Mbit/s."""
+    checks = json.loads((folder / "fidelity.json").read_text())
+    return [
+        (each["requested"], each["measured"])
+        for each in checks
+        if each["kind"] == "rate" and each["src"].partition(".")[0] != each["dst"].partition(".")[0]
+    ]

@@ -1,4 +1,5 @@
-"""A training whose reservation ends goes on in the next one, on the stand-in Grid'5000."""
+"""A training whose reservation ends goes on in the next one, on the stand-in Grid'5000, behind a
+bottleneck that several senders and several receivers share."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 
 from laggard.workloads.models.model_state import load_state
 from tests.command_line import UNFAITHFUL
-from tests.remote.remote_scenario import run_script
+from tests.remote.remote_scenario import BOTTLENECK, measured_rates, run_script
 from tests.testbed.nodes import lacking
 from tests.users import Runner
 
@@ -74,7 +75,8 @@ SCRIPT = """
 
 def test_a_training_goes_on_in_the_next_reservation(own_runner: Runner) -> None:
     """Its model is, bit for bit, that of a training that nothing ended."""
-    found = run_script(own_runner, SCRIPT.replace("MORE", str(MORE_STEPS)), timeout_s=550)
+    script = SCRIPT.replace("MORE", str(MORE_STEPS))
+    found = run_script(own_runner, script, timeout_s=550, changed=BOTTLENECK)
     assert found["left"] == []
     first = json.loads(found["first"]["said"])
     assert (found["first"]["status"], first["status"]) == (1, "failed"), found["first"]
@@ -83,8 +85,10 @@ def test_a_training_goes_on_in_the_next_reservation(own_runner: Runner) -> None:
     resumed, whole = (json.loads(found[key]["said"]) for key in ("resumed", "whole"))
     assert resumed["settings"]["resume"] == first["id"]
     assert resumed["scenario"] == first["scenario"]
+    for record in (resumed, whole):
+        assert {rate for rate, _ in measured_rates(Path(record["folder"]))} == {40.0}
     steps = pd.read_parquet(Path(resumed["folder"]) / "steps.parquet")
-    assert steps.groupby("rank").step.nunique().tolist() == [MORE_STEPS] * 3
+    assert steps.groupby("rank").step.nunique().tolist() == [MORE_STEPS] * 4
     assert "reached its stopping rule (steps)" in found["again"]["said"]
     states = [load_state(Path(record["folder"]) / "checkpoint.pt") for record in (resumed, whole)]
     assert [state["step"] for state in states] == [found["done"] + MORE_STEPS - 1] * 2
