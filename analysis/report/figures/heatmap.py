@@ -201,7 +201,8 @@ def _add_seconds_axis(axes: Axes, clock: StepClock, edges: tuple[float, float]) 
     top.set_xlim(*edges)
     seconds = _choose_second_ticks(float(clock.start_s[0]), float(clock.end_s[-1]))
     began, number = [*clock.start_s, clock.end_s[-1]], [*(clock.steps - 0.5), clock.steps[-1] + 0.5]
-    top.set_xticks(np.interp(seconds, began, number), [f"{s:.6g}" for s in seconds])
+    positions = np.interp(seconds, began, number)
+    top.set_xticks(positions, label_apart(positions, seconds, (edges[1] - edges[0]) / 16))
     top.set_xlabel("seconds since the first step")
     top.spines["top"].set_visible(True)
 
@@ -213,6 +214,19 @@ def _choose_second_ticks(first: float, last: float) -> FloatArray:
     unit = scale * min((m for m in (1, 2, 5, 10) if m * scale >= raw), default=10)
     ticks: FloatArray = np.arange(np.ceil(first / unit), np.floor(last / unit) + 1) * unit
     return ticks
+
+
+def label_apart(positions: FloatArray, values: FloatArray, least: float) -> list[str]:
+    """Return labels of ticks, empty where a label would touch the one before.
+
+    During one long step, many seconds pass within a column.
+    """
+    labels, last = [], -np.inf
+    for position, value in zip(positions, values, strict=True):
+        fits = position - last >= least
+        labels.append(f"{value:.6g}" if fits else "")
+        last = position if fits else last
+    return labels
 
 
 def _set_ratio_ticks(bar: Colorbar, top: float) -> None:

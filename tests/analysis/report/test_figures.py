@@ -41,6 +41,7 @@ from laggard.analysis.report.figures.heatmap import (
     MOST_COLUMNS,
     bin_steps,
     build_outlines,
+    label_apart,
     select_finding_rows,
 )
 from laggard.analysis.report.figures.progress import build_accuracy_curve, build_loss_curve
@@ -355,3 +356,9 @@ def test_the_png_is_opaque_white_at_the_edges(
             io.BytesIO(to_png(draw_figure(FIGURE_KINDS[1], quickstart_run, quickstart_analysis)))
         )
     assert np.all(pixels[0, 0] == 1.0)
+
+
+def test_labels_of_seconds_within_one_long_step_do_not_touch() -> None:
+    positions = np.array([0.0, 12.0, 38.2, 38.9, 40.0])
+    values = np.array([0.0, 40.0, 120.0, 130.0, 140.0])
+    assert label_apart(positions, values, 1.5) == ["0", "40", "120", "", "140"]
