@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from laggard.network_emulation.links.plan_links import Pair
 from laggard.workloads.tracing.traffic import Traffic
 
 COUNTERS_FILE = "counters.json"
+_log = logging.getLogger(__name__)
 
 
 def write_events(folder: Path, events: Sequence[EventRecord]) -> None:
@@ -55,13 +57,25 @@ def write_counters(
     rows = []
     for (src, dst), after in links.counters().items():
         first = counters_before.get((src, dst), LinkCounters(0, 0, 0))
-        change = LinkCounters(
-            after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped
+        rows.append(
+            {"src": src, "dst": dst, **asdict(_count_since(f"{src} to {dst}", first, after))}
         )
-        rows.append({"src": src, "dst": dst, **asdict(change)})
     document = {"backend": links.name, "lateness_ms": links.lateness_ms(), "links": rows}
     document["drives"] = [{"host": host, **asdict(work_file)} for host, work_file in drives.items()]
     document["memory"] = [{"host": host, "peak_bytes": held} for host, held in peaks.items()]
     document["work"] = [{"rank": rank, **asdict(done)} for rank, done in work.items()]
     document["traffic"] = [asdict(each) for each in traffic]
     write_json(folder / COUNTERS_FILE, document)
+
+
+def _count_since(link: str, first: LinkCounters, after: LinkCounters) -> LinkCounters:
+    """Return what a link has carried since; all that it counted if its counter began anew."""
+    change = LinkCounters(
+        after.bytes - first.bytes, after.packets - first.packets, after.dropped - first.dropped
+    )
+    if min(change.bytes, change.packets, change.dropped) >= 0:
+        return change
+    _log.warning(
+        "%s: the queue of this link was made anew, so its traffic before is not counted", link
+    )
+    return after
