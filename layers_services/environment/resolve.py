@@ -70,7 +70,12 @@ def resolve_requirements(roots: Sequence[str], platform: Platform) -> tuple[str,
             )
     wanted = [pins[name] for name in names if name not in DATA_ONLY]
     data = [pins[name] for name in names if name in DATA_ONLY]
-    return tuple(sorted({*_compile(wanted, pins.values(), platform), *data}))
+    found = _compile(wanted, pins.values(), platform)
+    return tuple(sorted({*(pins.get(_name(each), each) for each in found), *data}))
+
+
+def _name(requirement: str) -> str:
+    return canonicalize_name(requirement.partition("==")[0])
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -87,7 +92,8 @@ def _compile(
     """Yield pinned requirements for all of these and their dependencies."""
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder) / "constraints.txt"
-        pins.write_text("\n".join(sorted(constraints)) + "\n", encoding="utf-8")
+        lines = "\n".join(_spell_for_uv(each) for each in sorted(constraints))
+        pins.write_text(f"{lines}\n", encoding="utf-8")
         command = (
             find_uv(),
             *("pip", "compile", "-", "--constraint", str(pins), "--only-binary", ":all:"),
@@ -99,11 +105,21 @@ def _compile(
             *_list_index_options(),
         )
         done = subprocess.run(
-            command, input="\n".join(wanted), capture_output=True, text=True, check=False
+            command,
+            input="\n".join(map(_spell_for_uv, wanted)),
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode != 0:
         raise _explain(done.stderr, platform)
     yield from (line for line in done.stdout.splitlines() if line and line[0].isalnum())
+
+
+def _spell_for_uv(pin: str) -> str:
+    # uv takes === for ==, which the build for CPUs fulfils too.
+    name, plain, version = pin.partition("===")
+    return f"{name}=={version},!={version}+cpu" if plain else pin
 
 
 def find_uv() -> str:

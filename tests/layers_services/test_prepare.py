@@ -155,7 +155,7 @@ HEAD = """
     from laggard.layers_services.environment.prepare import platforms, prepare, site_stores
     from laggard.layers_services.ssh.remote_task import run_on_nodes
     from laggard.layers_services.environment.wheels import Platform, wheel_set
-    from tests.layers_services.tiny_wheels import pack_installed
+    from tests.layers_services.tiny_wheels import pack_installed, write_uv_wheel
     from tests.testbed.nodes import USER, USER_ID, NodeSpec, machines, start_nodes
     from tests.testbed.scripts import in_sandbox
 
@@ -167,6 +167,7 @@ HEAD = """
     first, second, third = (host.name for host in hosts)
     pack_installed(index, "psutil", "cp36-abi3-linux_x86_64")
     pack_installed(index, "pyroute2")
+    write_uv_wheel(index)
     wheels = wheel_set(Platform(sys.version_info[:2], os.uname().machine, (2, 36)), ("psutil", "pyroute2"), cache)
 
     class Bed:

@@ -315,12 +315,18 @@ def test_versions_that_do_not_fit_are_named(index: Path) -> None:
 @pytest.mark.long
 def test_no_wheel_for_the_platform(index: Path, tmp_path: Path) -> None:
     version = metadata.version("psutil")
+    offer(index)
     write_wheel(index, "psutil", version, tag="cp36-abi3-manylinux_2_28_x86_64")
     assert "psutil" in wheel_set(X86, ("psutil",), tmp_path / "cache").versions
-    for platform in (Platform((3, 11), "x86_64", (2, 27)), Platform((3, 11), "aarch64", (2, 36))):
-        with pytest.raises(DeploymentError) as caught:
-            wheel_set(platform, ("psutil",), tmp_path / "cache")
-        assert str(caught.value).startswith(f"psutil=={version}: no wheel exists for {platform}; ")
+    old, board = Platform((3, 11), "x86_64", (2, 27)), Platform((3, 11), "aarch64", (2, 36))
+    with pytest.raises(DeploymentError) as caught:
+        wheel_set(old, ("psutil",), tmp_path / "cache")
+    assert str(caught.value).startswith(f"psutil=={version}: no wheel exists for {old}; ")
+    with pytest.raises(DeploymentError) as caught:
+        wheel_set(board, ("psutil",), tmp_path / "cache")
+    # uv knows architectures, but no old C libraries.
+    assert f"no versions of the workers' packages fit {board}: " in str(caught.value)
+    assert f"psutil=={version}" in str(caught.value)
     assert not list((tmp_path / "cache").glob(".*"))
 
 

@@ -54,9 +54,8 @@ def pack_installed(folder: Path, name: str, tag: str = PURE) -> Path:
 def write_uv_wheel(folder: Path) -> Path:
     """The wheel of this machine's uv, as far as the program goes."""
     version = metadata.version("uv")
-    path = folder / f"uv-{version}-{PURE}.whl"
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
+    path = write_wheel(folder, "uv", version)
+    with zipfile.ZipFile(path, "a") as archive:
         archive.write(find_uv(), f"uv-{version}.data/scripts/uv")
     return path
 
