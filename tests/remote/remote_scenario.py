@@ -90,7 +90,7 @@ HEAD = f"""
     '''.replace("\\n    ", "\\n").strip()
 
     @contextlib.contextmanager
-    def ssh_machines(offsets_s=(0.0, 0.0, 0.0), environment=None):
+    def ssh_machines(offsets_s=(0.0, 0.0, 0.0), environment=None, bare=()):
         # Machines with SSH servers and clocks of their own, and the options of a run on them.
         from laggard.remote.provision import RemoteOptions
         from laggard.remote.testbeds.ssh import SshTestbed
@@ -98,7 +98,7 @@ HEAD = f"""
         private_ssh(here / "ssh")
         names = [f"node-{{i}}.example.org" for i in range(1, 1 + len(offsets_s))]
         numbered = enumerate(zip(names, offsets_s), 1)
-        specs = [NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o) for i, (n, o) in numbered]
+        specs = [NodeSpec(n, f"172.30.0.{{i}}", "home", clock_offset_s=o, bare=i in bare) for i, (n, o) in numbered]
         with start_nodes(specs, here / "nodes", environment=environment) as nodes:
             listed = [
                 {{"ssh": n, "address": nodes.node(n).spec.address, "key": str(nodes.node(n).access.key), "site": "home"}}

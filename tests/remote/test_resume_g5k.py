@@ -85,6 +85,8 @@ def test_a_training_goes_on_in_the_next_reservation(own_runner: Runner) -> None:
     resumed, whole = (json.loads(found[key]["said"]) for key in ("resumed", "whole"))
     assert resumed["settings"]["resume"] == first["id"]
     assert resumed["scenario"] == first["scenario"]
+    assert "send files" in {stage["name"] for stage in resumed["stages"]}
+    assert not list(Path(resumed["folder"]).rglob("resumed.pt"))
     for record in (resumed, whole):
         assert {rate for rate, _ in measured_rates(Path(record["folder"]))} == {40.0}
     steps = pd.read_parquet(Path(resumed["folder"]) / "steps.parquet")

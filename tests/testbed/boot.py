@@ -116,6 +116,7 @@ class NodeSpec:
         prefix_length: of its address.
         vlans: its address with prefix length in each VLAN, by VLAN number, such as `{"4":
             "10.12.5.1/18"}`.
+        bare: whether its system's image lacks the workers' environment that those of others have.
     """
 
     name: str
@@ -124,6 +125,7 @@ class NodeSpec:
     clock_offset_s: float = 0.0
     prefix_length: int = 16
     vlans: Mapping[str, str] = field(default_factory=dict)
+    bare: bool = False
 
     def vlan_name(self, vlan: str) -> str:
         """The name it answers to in a VLAN, as Grid'5000 makes it."""

@@ -1,7 +1,7 @@
 """The workers' environment as nodes have it in their system's image.
 
 Installing it takes 20 s with the compilation by its first imports. Tests that are about what comes
-afterwards share one; in `tests/remote/test_run_ssh.py` nodes install theirs.
+afterwards share one; in `tests/remote/test_run_ssh.py` a node installs its own.
 """
 
 from __future__ import annotations

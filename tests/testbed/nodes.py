@@ -252,7 +252,7 @@ class Nodes:
                     networks.NETNS / spec.name,
                     stage,
                     (disk, home, *self._shown),
-                    self._environment,
+                    None if spec.bare else self._environment,
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

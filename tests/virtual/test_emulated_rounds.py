@@ -23,7 +23,7 @@ WORKLOAD = {
         "energy": {"edge.*": 0.5},
         "tokens": {"fee": 10, "free_riders": "edge.client.1.2"},
     },
-    "stop": {"steps": 8},
+    "stop": {"steps": 4},
     "evaluate_every": 10**9,
 }
 
@@ -33,7 +33,7 @@ def test_the_same_rounds_are_paid_alike(laggard: Laggard, tmp_path: Path) -> Non
     emulated = load(laggard.run(folder))
     virtual = load(laggard.run(folder, "--on", "virtual", "--from", str(emulated.folder)))
     assert emulated.ledger == virtual.ledger
-    assert len(emulated.ledger) == 2 * len(SHARES) * 8
+    assert len(emulated.ledger) == 2 * len(SHARES) * 4
     for each in (emulated, virtual):
         assert each.federated is not None
         answers = [answer for one in each.federated.rounds for answer in one.answers]
