@@ -66,8 +66,10 @@ def split_steps() -> tuple[list[Step], list[Step]]:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Add what a busy machine needs: failed checks are recorded, and do not end the run."""
-    return [*words, "--fidelity", "record"] if words[0] in TRAINING else list(words)
+    """Add what a busy machine needs: failed checks are recorded, and do not end the run; the cells
+    of the campaign have no figures."""
+    added = [*(["--no-report"] if words[0] == "campaign" else []), "--fidelity", "record"]
+    return [*words, *added] if words[0] in TRAINING else list(words)
 
 
 def expand(words: Sequence[str], folder: Path) -> list[str]:
