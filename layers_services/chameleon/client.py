@@ -6,7 +6,7 @@ Objects of a run are found by its unique name, so that nothing is left when an a
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -44,34 +44,34 @@ Service = Literal["reservation", "compute", "network", "image"]
 Method = Literal["GET", "POST", "DELETE"]
 
 
-class _Part(BaseModel):
+class _ReplyPart(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Reservation(_Part):
+class LeaseReservation(_ReplyPart):
     """Nodes of one type within a lease."""
 
     id: Identity
     resource_properties: Annotated[str, Field(max_length=_MOST)] = ""
 
 
-class Lease(_Part):
+class Lease(_ReplyPart):
     """Lease, which is Blazar's word for a reservation."""
 
     id: Identity
     name: Annotated[str, Field(max_length=255)]
     status: Annotated[str | None, Field(max_length=50)] = None
-    reservations: Annotated[tuple[Reservation, ...], Field(max_length=_MOST)] = ()
+    reservations: Annotated[tuple[LeaseReservation, ...], Field(max_length=_MOST)] = ()
 
 
-class Address(_Part):
+class Address(_ReplyPart):
     """Address of a server in a network."""
 
     addr: IPvAnyAddress
     version: int = 4
 
 
-class Server(_Part):
+class CloudServer(_ReplyPart):
     """Node with an image that is, or was, deployed."""
 
     id: Identity
@@ -80,45 +80,45 @@ class Server(_Part):
     addresses: Mapping[str, tuple[Address, ...]] = {}
 
 
-class _Named(_Part):
+class _Named(_ReplyPart):
     id: Identity
     name: str = ""
 
 
-class _FloatingAddress(_Part):
+class _FloatingAddress(_ReplyPart):
     id: Identity
     floating_ip_address: IPvAnyAddress
     description: str = ""
 
 
-class _Leases(_Part):
+class _Leases(_ReplyPart):
     leases: Annotated[tuple[Lease, ...], Field(max_length=_MOST)]
 
 
-class _OneLease(_Part):
+class _OneLease(_ReplyPart):
     lease: Lease
 
 
-class _Servers(_Part):
-    servers: Annotated[tuple[Server, ...], Field(max_length=_MOST)]
+class _Servers(_ReplyPart):
+    servers: Annotated[tuple[CloudServer, ...], Field(max_length=_MOST)]
 
 
-class _OneServer(_Part):
-    server: Server
+class _OneServer(_ReplyPart):
+    server: CloudServer
 
 
-class _NamedObjects(_Part):
+class _NamedObjects(_ReplyPart):
     flavors: Annotated[tuple[_Named, ...], Field(max_length=_MOST)] = ()
     images: Annotated[tuple[_Named, ...], Field(max_length=_MOST)] = ()
     networks: Annotated[tuple[_Named, ...], Field(max_length=_MOST)] = ()
     ports: Annotated[tuple[_Named, ...], Field(max_length=_MOST)] = ()
 
 
-class _FloatingAddresses(_Part):
+class _FloatingAddresses(_ReplyPart):
     floatingips: Annotated[tuple[_FloatingAddress, ...], Field(max_length=_MOST)]
 
 
-class _OneFloatingAddress(_Part):
+class _OneFloatingAddress(_ReplyPart):
     floatingip: _FloatingAddress
 
 
@@ -175,7 +175,7 @@ class ChameleonClient:
         path = f"/leases/{lease.id}"
         return self._get("reservation", path, f"lease {lease.id}", _OneLease).lease
 
-    def deploy(self, name: str, plan: ChameleonPlan, reservation: Reservation) -> Server:
+    def deploy(self, name: str, plan: ChameleonPlan, reservation: LeaseReservation) -> CloudServer:
         """Deploy the image on a node of a reservation, and return the server, which is not ready.
 
         Raises:
@@ -192,12 +192,12 @@ class ChameleonClient:
         body = {"server": server, "os:scheduler_hints": {"reservation": reservation.id}}
         return self._make("compute", "/servers", f"server {name}", body, _OneServer).server
 
-    def find_servers(self, name: str) -> tuple[Server, ...]:
+    def find_servers(self, name: str) -> tuple[CloudServer, ...]:
         """Return the servers whose names begin with a name."""
         shown = self._get("compute", "/servers/detail", "the servers", _Servers).servers
         return tuple(server for server in shown if server.name.startswith(f"{name}-"))
 
-    def open_address(self, server: Server, name: str) -> str:
+    def open_address(self, server: CloudServer, name: str) -> str:
         """Give a server an address that can be reached from the Internet, and return it.
 
         Raises:
@@ -275,7 +275,9 @@ class ChameleonClient:
         return parse_answer(kind, shown, "Chameleon")
 
     def _repeat(self, method: Method, service: Service, path: str, what: str) -> object:
-        request: Callable[[], object] = lambda: self._send(method, service, path, what)  # noqa: E731
+        def request() -> object:
+            return self._send(method, service, path, what)
+
         return repeat_request(request, f"Chameleon, {what}", self.patience)
 
     def _send(

@@ -14,9 +14,9 @@ from laggard.core.run_schema import ReservedJob
 from laggard.layers_services.chameleon.client import (
     NETWORK,
     ChameleonClient,
+    CloudServer,
     Lease,
-    Reservation,
-    Server,
+    LeaseReservation,
 )
 from laggard.layers_services.chameleon.plan import ChameleonPlan
 from laggard.layers_services.machine import Access, Machine
@@ -33,7 +33,7 @@ JobsRecorder = Callable[[tuple[ReservedJob, ...]], None]
 
 
 @dataclass(frozen=True)
-class Limits:
+class WaitLimits:
     """Longest waits, in seconds.
 
     Attributes:
@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class HeldNodes:
+class HeldServers:
     """Nodes with a deployed image.
 
     Attributes:
@@ -73,8 +73,8 @@ def hold_nodes(
     name: str,
     keys: ReservationKeys,
     on_job_changed: JobsRecorder,
-    limits: Limits,
-) -> HeldNodes:
+    limits: WaitLimits,
+) -> HeldServers:
     """Lease nodes, deploy their image and give them to hosts; release everything if that fails.
 
     Args:
@@ -98,7 +98,7 @@ def hold_nodes(
         lease = _await_lease(client, name, limits.lease_s)
         end_s = time.monotonic() + 60.0 * plan.minutes
         servers = _deploy(client, plan, lease, name, limits.deploy_s)
-        return HeldNodes(client, job, _reach(client, hosts, servers, name, keys), end_s)
+        return HeldServers(client, job, _reach(client, hosts, servers, name, keys), end_s)
     except BaseException:
         on_job_changed((release_lease(client, job),))
         raise
@@ -131,7 +131,7 @@ def _await_lease(client: ChameleonClient, name: str, timeout_s: float) -> Lease:
 
 def _deploy(
     client: ChameleonClient, plan: ChameleonPlan, lease: Lease, name: str, timeout_s: float
-) -> Mapping[str, Server]:
+) -> Mapping[str, CloudServer]:
     """Return the server of every host, once all images are deployed."""
     names = dict[str, str]()
     for group in plan.groups:
@@ -139,15 +139,15 @@ def _deploy(
         for host in group.hosts:
             names[host] = f"{name}-{len(names)}"
             client.deploy(names[host], plan, reservation)
-    servers = dict[str, Server]()
+    servers = dict[str, CloudServer]()
 
     def are_deployed() -> bool:
         servers.update({server.name: server for server in client.find_servers(name)})
         failed = [server for server in servers.values() if server.status == "ERROR"]
         if failed:
             raise DeploymentError(
-                f"Chameleon could not deploy {plan.image} on {failed[0].name} — try again, or choose"
-                " another image or type of node"
+                f"Chameleon could not deploy {plan.image} on {failed[0].name} — try again, or"
+                " choose another image or type of node"
             )
         return all(
             (server := servers.get(each)) is not None and server.status == "ACTIVE"
@@ -162,7 +162,7 @@ def _deploy(
     return {host: servers[each] for host, each in names.items()}
 
 
-def _find_reservation(lease: Lease, node_type: str) -> Reservation:
+def _find_reservation(lease: Lease, node_type: str) -> LeaseReservation:
     for each in lease.reservations:
         if f'"{node_type}"' in each.resource_properties:
             return each
@@ -172,7 +172,7 @@ def _find_reservation(lease: Lease, node_type: str) -> Reservation:
 def _reach(
     client: ChameleonClient,
     hosts: Sequence[Host],
-    servers: Mapping[str, Server],
+    servers: Mapping[str, CloudServer],
     name: str,
     keys: ReservationKeys,
 ) -> tuple[Machine, ...]:
@@ -195,7 +195,7 @@ def _quote(word: str) -> str:
     return shlex.quote(word).replace("%", "%%")
 
 
-def _find_address(server: Server) -> str:
+def _find_address(server: CloudServer) -> str:
     """Return the address of a server in the network of all nodes."""
     for each in server.addresses.get(NETWORK, ()):
         if each.addr.version == 4:

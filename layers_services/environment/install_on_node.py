@@ -2,7 +2,8 @@
 
 `laggard.layers_services.environment.prepare` sends the file as text, so it imports the standard
 library only. A node needs neither pip nor internet access: uv comes with the wheels. An
-environment appears completely or not at all, even if several runs prepare the same node at once or one is killed:
+environment appears completely or not at all, even if several runs prepare the same node at once or
+one is killed:
 
     <base>/.build-*/       environment that is being built; its builder holds a lock on it,
                             which ends with the builder's process; the next builder removes

@@ -167,8 +167,8 @@ def _explain(said: str, platform: Platform) -> DeploymentError:
     reason = " ".join(line for line in lines if not line.startswith("warning"))
     if any(each in said for each in _NO_NETWORK):
         return DeploymentError(
-            f"the package index cannot be reached ({platform}); run once with network access, or set"
-            f" pip's find-links to a folder with the wheels: {reason[-300:]}"
+            f"the package index cannot be reached ({platform}); run once with network access, or"
+            f" set pip's find-links to a folder with the wheels: {reason[-300:]}"
         )
     return DeploymentError(
         f"no versions of the workers' packages fit {platform}: {reason[:600]} — choose nodes that"

@@ -175,7 +175,12 @@ def _open_api() -> IotlabAPI:
 
         @staticmethod
         def _request(url: str, method: str, **options: object) -> requests.Response:
-            return requests.request(method, url, timeout=_TIMEOUT_S, **options)  # type: ignore[arg-type]
+            return requests.request(
+                method,
+                url,
+                timeout=_TIMEOUT_S,
+                **options,  # type: ignore[arg-type]
+            )
 
     try:
         opened = IotlabAPI()

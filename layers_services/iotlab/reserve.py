@@ -99,8 +99,8 @@ def _wait_until_running(client: IotlabClient, job: ReservedJob, timeout_s: float
         state = client.look(job.job_id).state
         if state in OVER:
             raise DeploymentError(
-                f"experiment {job.job_id} of IoT-LAB ended as {state} before it began — choose other"
-                " boards"
+                f"experiment {job.job_id} of IoT-LAB ended as {state} before it began — choose"
+                " other boards"
             )
         return state == "Running"
 

@@ -17,7 +17,7 @@ from laggard.layers_services.chameleon import reserve
 from laggard.layers_services.chameleon.client import ChameleonClient
 from laggard.layers_services.chameleon.credentials import open_session, read_credentials
 from laggard.layers_services.chameleon.plan import ChameleonPlan, NodeGroup, plan_chameleon
-from laggard.layers_services.chameleon.reserve import Limits, hold_nodes, release_lease
+from laggard.layers_services.chameleon.reserve import WaitLimits, hold_nodes, release_lease
 from laggard.layers_services.machine import Access
 from laggard.layers_services.ssh.host_keys import ReservationKeys
 from laggard.layers_services.testbed_requests import Patience
@@ -115,9 +115,11 @@ def open_client(settings: dict[str, str]) -> ChameleonClient:
     return ChameleonClient(open_session(settings), REGION, Patience(4, 0.01, 5.0))
 
 
-def hold(client: ChameleonClient, tmp_path: Path, recorded: list[ReservedJob]) -> reserve.HeldNodes:
+def hold(
+    client: ChameleonClient, tmp_path: Path, recorded: list[ReservedJob]
+) -> reserve.HeldServers:
     keys = ReservationKeys.create(tmp_path)
-    return hold_nodes(client, PLAN, HOSTS, "laggard-1", keys, recorded.extend, Limits(0.3, 0.3))
+    return hold_nodes(client, PLAN, HOSTS, "laggard-1", keys, recorded.extend, WaitLimits(0.3, 0.3))
 
 
 def test_nodes_are_leased_deployed_and_released(

@@ -14,7 +14,7 @@ from laggard.layers_services.e2clab.play_inputs import PlayInputs
 from laggard.run_folder.display import SilentDisplay
 from laggard.run_folder.journal import Journal
 from laggard.run_folder.record import create_record, record_origin
-from laggard.run_folder.resume import find_resumed_run, load_resumed_scenario
+from laggard.run_folder.resuming.resume import find_resumed_run, load_resumed_scenario
 from laggard.run_folder.store import RunFolder
 from laggard.scenario.load import Scenario, load_scenario
 from laggard.workloads.models.model_state import TrainedSoFar, save_checkpoint

@@ -187,7 +187,7 @@ def test_training_ends_with_a_checkpoint_when_its_machines_are_about_to_go(train
     assert set(training.table("steps").groupby("rank").step.max()) == {done["steps"] - 1}
     state = torch.load(training.output_dir.checkpoint, weights_only=True)
     assert state["step"] == done["steps"] - 1
-    assert set(state) == {"step", "model", "optimizer"}
+    assert set(state) == {"step", "elapsed_s", "model", "optimizer"}
 
 
 @pytest.fixture(scope="module")

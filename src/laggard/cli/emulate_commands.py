@@ -196,7 +196,7 @@ def trace_program(command: tuple[str, ...], out: Path, skip: int, steps: int) ->
     makes steps writes a profile of torch.profiler, which `laggard analyze` reads. A step ends with
     that of the optimizer. Options must precede COMMAND.
     """
-    from laggard.analysis.formats.kineto.recording.run_traced import RecordedSteps, run_traced
+    from laggard.analysis.formats.kineto.recording.run_traced import TracedSteps, run_traced
 
     words = command[1:] if command[:1] == ("--",) else command
-    run_traced(words, RecordedSteps(out, skip, steps))
+    run_traced(words, TracedSteps(out, skip, steps))

@@ -176,7 +176,7 @@ def _load_resumed(
     Raises:
         InputError: the run was made on another testbed, or its training cannot go on.
     """
-    from laggard.run_folder.resume import find_resumed_run, load_resumed_scenario
+    from laggard.run_folder.resuming.resume import find_resumed_run, load_resumed_scenario
 
     resumed = find_resumed_run(str(run), runs)
     made_on = resumed.record.testbed

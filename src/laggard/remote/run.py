@@ -31,10 +31,10 @@ from laggard.remote.agent_plans import (
     plan_agents,
 )
 from laggard.remote.agent_pool import AgentPool
-from laggard.remote.checkpoint_copies import CheckpointCopies
 from laggard.remote.e2clab_stages import E2clabStages, deploy_e2clab_stages
 from laggard.remote.experiment import run_experiment
-from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
+from laggard.remote.fetching.checkpoint_copies import CheckpointCopies
+from laggard.remote.fetching.fetch_results import FetchConfig, FetchedResults, fetch_results
 from laggard.remote.links import needs_netem
 from laggard.remote.provision import (
     ProvisionedNodes,

@@ -15,7 +15,7 @@ from laggard.analysis.formats.kineto.recording.laggard_record_steps import (
     FOLDER_VARIABLE,
     STEPS_VARIABLE,
 )
-from laggard.analysis.formats.kineto.recording.run_traced import RecordedSteps, build_environment
+from laggard.analysis.formats.kineto.recording.run_traced import TracedSteps, build_environment
 from laggard.cli.main import main
 
 TRAINING = """
@@ -107,7 +107,7 @@ def test_other_programs_run_as_ever(tmp_path: Path) -> None:
     """A program without optimizers writes nothing; the hook of its installation still runs."""
     (tmp_path / "sitecustomize.py").write_text("print('own hook')\n")
     own = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
-    environment = build_environment(RecordedSteps(tmp_path / "traces", 1, 2), own)
+    environment = build_environment(TracedSteps(tmp_path / "traces", 1, 2), own)
     assert environment[FOLDER_VARIABLE] == str(tmp_path / "traces")
     assert environment[STEPS_VARIABLE] == "2"
     done = subprocess.run(

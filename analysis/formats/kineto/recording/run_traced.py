@@ -17,7 +17,7 @@ from laggard.core.errors import InputError
 
 
 @dataclass(frozen=True)
-class RecordedSteps:
+class TracedSteps:
     """Steps that are recorded.
 
     Attributes:
@@ -31,7 +31,7 @@ class RecordedSteps:
     count: int
 
 
-def run_traced(command: Sequence[str], steps: RecordedSteps) -> NoReturn:
+def run_traced(command: Sequence[str], steps: TracedSteps) -> NoReturn:
     """Run a command whose processes record their steps, in place of this process.
 
     Args:
@@ -56,7 +56,7 @@ def run_traced(command: Sequence[str], steps: RecordedSteps) -> NoReturn:
         ) from error
 
 
-def build_environment(steps: RecordedSteps, own: Mapping[str, str]) -> dict[str, str]:
+def build_environment(steps: TracedSteps, own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which a program's processes record their steps.
 
     Args:

@@ -75,11 +75,15 @@ class LeasePlan:
             PrerequisiteError: there are no credentials.
             DeploymentError: Chameleon did not give the nodes.
         """
-        from laggard.layers_services.chameleon.reserve import Limits, describe_release, hold_nodes
+        from laggard.layers_services.chameleon.reserve import (
+            WaitLimits,
+            describe_release,
+            hold_nodes,
+        )
 
         def hold(name: str, keys: ReservationKeys, record: JobsRecorder) -> HeldReservation:
             client = _open_client(self.request.rc_file, self.folder)
-            return hold_nodes(client, self.request, self.hosts, name, keys, record, Limits())
+            return hold_nodes(client, self.request, self.hosts, name, keys, record, WaitLimits())
 
         what = f"{len(self.hosts)} nodes of Chameleon Cloud"
         with hold_during(journal, what, hold, describe_release) as nodes:

@@ -47,7 +47,13 @@ def find_last_checkpoint(folder: Path) -> LastCheckpoint:
         InputError: the file is no checkpoint.
         RunFolderError: the process that reads it was ended.
     """
-    command = (sys.executable, "-P", "-m", "laggard.run_folder.last_checkpoint", str(folder))
+    command = (
+        sys.executable,
+        "-P",
+        "-m",
+        "laggard.run_folder.resuming.last_checkpoint",
+        str(folder),
+    )
     # Ctrl-C ends this process, which ends that one.
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=False, start_new_session=True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from laggard.core.errors import DeploymentError
+from laggard.core.files.output_files import replace_file
 from laggard.layers_services.ssh.fetch_files import RemoteSource, fetch_whole_file
 
 LIMIT_S = 600.0
@@ -17,6 +18,10 @@ LIMIT_S = 600.0
 
 _END_PATIENCE_S = 5.0
 _log = logging.getLogger(__name__)
+
+
+class _TooLateError(Exception):
+    pass
 
 
 @dataclass
@@ -73,13 +78,10 @@ class CheckpointCopies:
             return None if self._has_ended else size_bytes
 
     def _copy_one(self, size_bytes: int) -> None:
-        partial = self.copy.with_suffix(".partial")
-        with ExitStack() as undo:
-            undo.callback(partial.unlink, missing_ok=True)
-            with partial.open("wb") as file:
-                # A newer checkpoint, of almost the same size, may have replaced it.
-                fetch_whole_file(self.source, self.copy.name, 2 * size_bytes, file, LIMIT_S)
+        with suppress(_TooLateError), replace_file(self.copy) as file:
+            # A newer checkpoint, of almost the same size, may have replaced it.
+            fetch_whole_file(self.source, self.copy.name, 2 * size_bytes, file, LIMIT_S)
             with self._changed:
                 # At the end of a run, the last checkpoint is fetched with the other files.
-                if not self._has_ended:
-                    partial.rename(self.copy)
+                if self._has_ended:
+                    raise _TooLateError

@@ -15,7 +15,7 @@ from pathlib import Path
 from laggard.core.errors import InputError
 from laggard.core.run_schema import RunRecord, RunSettings
 from laggard.layers_services.e2clab.play_inputs import PlayInputs
-from laggard.run_folder.last_checkpoint import (
+from laggard.run_folder.resuming.last_checkpoint import (
     CHECKPOINT_FILE,
     LastCheckpoint,
     find_last_checkpoint,
