@@ -20,6 +20,7 @@ from laggard.core.linux import minimize_timer_slack
 from laggard.core.process.inherited_state import reset_inherited_state
 from laggard.core.work_counter import WorkCounter
 from laggard.workloads.asynchronous_loop import AsyncTrainingLoop
+from laggard.workloads.batch_sharing import create_batch_sharing, find_balancing
 from laggard.workloads.coordination.progress_board import ProgressBoard
 from laggard.workloads.coordination.progress_reporter import ProgressReporter
 from laggard.workloads.coordination.start_barrier import START_BARRIER, StartBarrier
@@ -27,7 +28,6 @@ from laggard.workloads.datasets import open_data
 from laggard.workloads.datasets.dataset import Batch, Data
 from laggard.workloads.datasets.partition import Indices, Partition
 from laggard.workloads.devices import CPU, collective_environment, open_gpu
-from laggard.workloads.migration.batch_sharing import create_batch_sharing, find_balancing
 from laggard.workloads.migration.sample_mover import MigratedSplit
 from laggard.workloads.models.model_state import load_checkpoint
 from laggard.workloads.models.optimizers import build_optimizer

@@ -150,7 +150,7 @@ SCRIPT = f"""
     def play():
         global fetching, shlex, shutil, AgentPool, RemoteProcesses, BarrierHub, ProgressHub, STEP_ROW, RowStream
         import hashlib, shlex, shutil
-        from laggard.remote.fetching import fetch_results as fetching
+        from laggard.remote import fetch_results as fetching
         from laggard.remote.agent_pool import AgentPool
         from laggard.remote.agent_plans import build_agent_plans
         from laggard.layers_services.ssh.remote_processes import RemoteProcesses

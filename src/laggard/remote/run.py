@@ -33,8 +33,9 @@ from laggard.remote.agent_plans import (
 from laggard.remote.agent_pool import AgentPool
 from laggard.remote.e2clab_stages import E2clabStages, deploy_e2clab_stages
 from laggard.remote.experiment import run_experiment
-from laggard.remote.fetching.checkpoint_copies import CheckpointCopies
-from laggard.remote.fetching.fetch_results import FetchConfig, FetchedResults, fetch_results
+from laggard.remote.fetch_results import FetchConfig, FetchedResults, fetch_results
+from laggard.remote.files.checkpoint_copies import CheckpointCopies
+from laggard.remote.files.send_workload_files import send_workload_files
 from laggard.remote.links import needs_netem
 from laggard.remote.provision import (
     ProvisionedNodes,
@@ -44,7 +45,6 @@ from laggard.remote.provision import (
     plan_machines,
     provision_nodes,
 )
-from laggard.remote.send_workload_files import send_workload_files
 from laggard.remote.testbeds.remote_testbed import MachinePlan, RemoteTestbed
 from laggard.remote.training import RemoteRunContext, TrainingResult, apply_emulation, run_training
 from laggard.run_folder.collect import analyze_training, report_untrained_run

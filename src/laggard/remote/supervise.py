@@ -23,8 +23,8 @@ from laggard.remote.agent.messages import (
     TrainingProgress,
 )
 from laggard.remote.agent_pool import AgentPool
-from laggard.remote.fetching.checkpoint_copies import CheckpointCopies
 from laggard.remote.fidelity_monitors import NodeFidelityMonitors
+from laggard.remote.files.checkpoint_copies import CheckpointCopies
 from laggard.supervision.hang_detection import HangDetector, ProcessState, format_hang
 from laggard.supervision.peer_failure import BLAME_GRACE_S, is_peer_failure
 from laggard.workloads.output.training_end import TrainingEnd

@@ -34,7 +34,7 @@ from laggard.remote.agent.operations import (
 )
 from laggard.remote.agent_plans import find_evaluator_host
 from laggard.remote.agent_pool import AgentPool
-from laggard.remote.fetching.checkpoint_copies import CheckpointCopies
+from laggard.remote.files.checkpoint_copies import CheckpointCopies
 from laggard.remote.links import AgentCommandRunner, measure_base_delays, verify_remote_links
 from laggard.remote.provision import ProvisionedNodes
 from laggard.remote.remote_ranks import RemoteRanks

@@ -35,6 +35,7 @@ from laggard.network_emulation.model import Heterogeneity, Network, TraceEvent
 from laggard.network_emulation.storage.plan import plan_drives, storage_warnings
 from laggard.network_emulation.validate import check_heterogeneity as validate_heterogeneity
 from laggard.network_emulation.validate import validate_rules
+from laggard.scenario.application import ApplicationWorkload, find_application
 from laggard.scenario.cross_checks import ScenarioSources, find_late_entries
 from laggard.scenario.csv_files import parse_cells, parse_points, read_csv_files
 from laggard.scenario.files import (
@@ -49,7 +50,6 @@ from laggard.scenario.named_files.planned_blocks import resolve_plan
 from laggard.scenario.named_files.recorded_churn import resolve_availability
 from laggard.scenario.overrides import parse_override
 from laggard.scenario.ring_topology import resolve_order
-from laggard.workloads.application import ApplicationWorkload, find_application
 from laggard.workloads.plan import place
 from laggard.workloads.specification.placement_problems import find_placement_problems
 from laggard.workloads.validate import MAX_WORKERS, get_event_horizon_s

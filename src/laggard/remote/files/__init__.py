@@ -1,0 +1,1 @@
+"""Files on their way: those that a workload names to the nodes, and checkpoints from them."""
