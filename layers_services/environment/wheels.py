@@ -1,6 +1,6 @@
 """Pinned wheels that a worker needs, in the versions installed on this machine.
 
-They are Laggard itself and the distributions of `wheel_plan`. Nodes have no internet access.
+They are Laggard itself and the distributions of `resolve.py`. Nodes have no internet access.
 Therefore this machine downloads the wheels for the nodes' platform, caches them, and sends them.
 """
 
