@@ -22,7 +22,7 @@ class CountedLinks:
     name = "netem"
 
     def change(self, changes: Mapping[Pair, Constraint]) -> int:
-        raise NotImplementedError
+        return 0
 
     def counters(self) -> Mapping[Pair, LinkCounters]:
         return AFTER

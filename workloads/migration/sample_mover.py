@@ -94,7 +94,7 @@ class SampleMover:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this rank's part of the migration is over.
+        """Return whether this rank's part of the migration is over.
 
         Raises:
             WorkerError: a transfer failed, for example because a rank ended.
